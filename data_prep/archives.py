@@ -1,0 +1,43 @@
+"""Taking the few members that are needed out of an archive, and nothing else."""
+import gzip
+import shutil
+import tarfile
+import zlib
+
+from data_prep.errors import DataPrepError
+
+
+class Damaged(Exception):
+    """The archive is cut or corrupt: it must be fetched again."""
+
+
+def extract(archive, members):
+    """Writes the archive's `members` to files; anything else in it is passed over.
+
+    archive: path of a .tar, .tgz or .gz. members: {name in the archive: path to write}; a .gz has one, named "".
+    A member whose own name ends in .gz is unpacked on the way. Paths come only from `members`, never from the
+    archive, and only regular files are taken, so nothing is written elsewhere. The archive is read to its end,
+    so that a damaged tail is seen. Raises Damaged, or DataPrepError where a member is not in a sound archive.
+    """
+    wanted = dict(members)
+    try:
+        if "" in wanted:
+            with gzip.open(archive, "rb") as source, open(wanted.pop(""), "wb") as out:
+                shutil.copyfileobj(source, out, 1 << 20)
+            return
+        with tarfile.open(archive, "r|*") as tar:
+            for entry in tar:
+                name = entry.name[2:] if entry.name.startswith("./") else entry.name
+                if name not in wanted:
+                    continue
+                if not entry.isreg():
+                    raise DataPrepError("%s: member %s is not a regular file; not unpacking it" % (archive, name))
+                source = tar.extractfile(entry)
+                if name.endswith(".gz"):
+                    source = gzip.GzipFile(fileobj=source)
+                with open(wanted.pop(name), "wb") as out:
+                    shutil.copyfileobj(source, out, 1 << 20)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Damaged("%s: damaged archive (%s)" % (archive, error)) from None
+    if wanted:
+        raise DataPrepError("%s: no member %s; is this the published archive?" % (archive, ", ".join(sorted(wanted))))

@@ -1,0 +1,53 @@
+"""The last step: fairseq-preprocess with one dictionary for both sides."""
+import os
+import shutil
+import subprocess
+import sys
+
+from data_prep.errors import DataPrepError
+
+
+def write_dictionary(pieces, output):
+    """Writes fairseq's dict.txt for a Counter of BPE pieces: the one fairseq-preprocess would build itself.
+
+    It costs a second pass over all the text there; here the pieces were counted while they were written.
+    """
+    from fairseq.data import Dictionary  # takes seconds and memory that the workers of other stages need not
+
+    dictionary = Dictionary()
+    for piece, count in pieces.items():
+        dictionary.add_symbol(piece, count)
+    dictionary.finalize(nwords=-1, padding_factor=8)
+    dictionary.save(output)
+    return {"dictionary": len(dictionary)}
+
+
+def preprocess_command():
+    """The fairseq-preprocess beside the running Python, else the one on the path; DataPrepError where none is."""
+    beside = os.path.join(os.path.dirname(sys.executable), "fairseq-preprocess")
+    command = beside if os.access(beside, os.X_OK) else shutil.which("fairseq-preprocess")
+    if not command:
+        raise DataPrepError("fairseq-preprocess is not installed beside %s; install the requirements "
+                            "(pip install -r requirements.txt) and rerun" % sys.executable)
+    return command
+
+
+def binarise(prefixes, langs, dictionary, output, workers):
+    """Runs fairseq-preprocess on train/valid/test prefixes (None where there is no such set) into `output`."""
+    command = [preprocess_command(), "--source-lang", langs[0], "--target-lang", langs[1], "--joined-dictionary",
+               "--srcdict", dictionary, "--destdir", output, "--workers", str(workers)]
+    for name in ("train", "valid", "test"):
+        if prefixes.get(name):
+            command += ["--%spref" % name, prefixes[name]]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                            encoding="utf-8", errors="replace")
+    if result.returncode:
+        lines = [line for line in result.stdout.splitlines() if line.strip()]
+        if any("No space left" in line for line in lines):
+            raise OSError(28, "No space left on device", output)
+        raise DataPrepError("fairseq-preprocess failed (%s); run it by hand to see all: %s"
+                            % (lines[-1] if lines else "exit status %d" % result.returncode, " ".join(command)))
+    log = os.path.join(output, "preprocess.log")
+    if os.path.exists(log):
+        os.remove(log)  # holds times and temporary paths; the manifest says what was done
+    return {}

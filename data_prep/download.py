@@ -1,0 +1,198 @@
+"""Fetching one file over HTTP: resumed where it was cut, checked, fetched again where it is wrong.
+
+Environment:
+    DATA_PREP_MIRROR     base address(es), comma-separated, tried in turn instead of the published address: the
+                         file is looked for at ADDRESS/NAME.
+    DATA_PREP_CHECKSUMS  a file of lines ``SHA256  NAME`` (what sha256sum prints) that replace the known sums, for
+                         a mirror whose archives were packed anew.
+    DATA_PREP_RETRIES    how often a cut or refused connection is tried again, default 8.
+    DATA_PREP_PAUSE      seconds before the first new try, default 2; doubled each time, 60 at most.
+"""
+import hashlib
+import http.client
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from data_prep.errors import DataPrepError
+from data_prep.progress import Progress
+from data_prep.stages import read_json, remove, write_json
+
+_BLOCK = 1 << 20
+_TIMEOUT = 60
+
+
+class Broken(Exception):
+    """A connection that gave less than it promised, or an answer worth another try."""
+
+
+def known_sums(environ=os.environ):
+    """{name: sha256} of the file that DATA_PREP_CHECKSUMS names; empty where it is not set."""
+    path = environ.get("DATA_PREP_CHECKSUMS")
+    if not path:
+        return {}
+    sums = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.split()
+            if not fields:
+                continue
+            if len(fields) != 2 or len(fields[0]) != 64:
+                raise DataPrepError("%s line %d: not SHA256 and NAME, as sha256sum prints" % (path, number))
+            sums[fields[1].lstrip("*")] = fields[0].lower()
+    return sums
+
+
+def sha256_of(path):
+    """The sha256 of a file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for data in iter(lambda: handle.read(_BLOCK), b""):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def addresses(archive, environ=os.environ):
+    """Where `archive` (with .name and .url) may be had, in the order of trying."""
+    mirrors = [base.strip() for base in environ.get("DATA_PREP_MIRROR", "").split(",") if base.strip()]
+    return [base.rstrip("/") + "/" + archive.name for base in mirrors] or [archive.url]
+
+
+def fetch(archive, folder, environ=os.environ):
+    """The path of `archive` in `folder`, fetched there unless it is there already, whole and right.
+
+    archive: .name, .url, .size and .sha256 (None where unknown). A part of the file is kept as NAME.part and
+    resumed. Raises DataPrepError where it cannot be had, or is not what it should be after a second fetch.
+    """
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, archive.name)
+    sums = known_sums(environ)
+    expected = sums.get(archive.name, archive.sha256)
+    size = archive.size if archive.name not in sums else None
+    if os.path.exists(path):
+        problem = _problem(path, expected, size)
+        if not problem:
+            return path
+        print("%s: %s; fetching it again" % (path, problem), file=sys.stderr)
+        remove(path)
+    part = path + ".part"
+    for attempt in (1, 2):
+        _fetch_part(archive, part, environ)
+        problem = _problem(part, expected, size)
+        if not problem:
+            os.replace(part, path)
+            remove(part + ".json")
+            _remember(path, expected)
+            return path
+        remove(part)
+        remove(part + ".json")
+        print("%s: %s; %s" % (archive.name, problem, "fetching it again" if attempt == 1 else "giving up"),
+              file=sys.stderr)
+    raise DataPrepError("%s from %s: %s, twice; set DATA_PREP_MIRROR to another address, or put the right file at "
+                        "%s" % (archive.name, addresses(archive, environ)[0], problem, path))
+
+
+def discard(path):
+    """Forgets a fetched file that turned out to be damaged."""
+    remove(path)
+    remove(path + ".ok")
+
+
+def _remember(path, sha256):
+    # The sum of a file of several GB is not worked out again on every run.
+    info = os.stat(path)
+    write_json(path + ".ok", [sha256, info.st_size, info.st_mtime_ns])
+
+
+def _problem(path, sha256, size):
+    info = os.stat(path)
+    if size is not None and info.st_size != size:
+        return "it has %d bytes, not %d" % (info.st_size, size)
+    if sha256 is None or read_json(path + ".ok") == [sha256, info.st_size, info.st_mtime_ns]:
+        return None
+    found = sha256_of(path)
+    if found != sha256:
+        return "its sha256 is %s, not %s" % (found, sha256)
+    if not path.endswith(".part"):
+        _remember(path, sha256)
+    return None
+
+
+def _fetch_part(archive, part, environ):
+    retries = int(environ.get("DATA_PREP_RETRIES", "8"))
+    pause = float(environ.get("DATA_PREP_PAUSE", "2"))
+    urls = addresses(archive, environ)
+    failures = 0
+    while True:
+        url = urls[failures % len(urls)]
+        before = os.path.getsize(part) if os.path.exists(part) else 0
+        try:
+            _stream(url, part, archive.name)
+            return
+        except (Broken, urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            code = getattr(error, "code", None)
+            reason = "HTTP %d" % code if code else getattr(error, "reason", None) or error
+            if os.path.exists(part) and os.path.getsize(part) > before:
+                failures = 0  # it moves on: a long file may be cut any number of times
+            failures += 1
+            if failures > retries or (code in (401, 403, 404, 410) and failures >= len(urls)):
+                raise DataPrepError("%s: cannot fetch %s (%s); check the network or set DATA_PREP_MIRROR, then "
+                                    "rerun: it resumes" % (archive.name, url, reason)) from None
+            print("%s: %s; trying again" % (url, reason), file=sys.stderr)
+            time.sleep(min(pause * 2 ** (failures - 1), 60))
+
+
+def _stream(url, part, name):
+    """Appends to `part` until the whole file is there; raises Broken where the connection ends before."""
+    have = os.path.getsize(part) if os.path.exists(part) else 0
+    state = read_json(part + ".json") or {}
+    request = urllib.request.Request(url, headers={"User-Agent": "data_prep", "Accept-Encoding": "identity"})
+    # Without a validator there is no telling whether the rest belongs to the same file: start again.
+    if have and state.get("url") == url and state.get("validator"):
+        request.add_header("Range", "bytes=%d-" % have)
+        request.add_header("If-Range", state["validator"])
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing left after `have`, or the file changed: only a new start can tell
+            remove(part)
+            raise Broken("the server has no more than the part here") from None
+        raise
+    with response:
+        if response.status == 206:
+            start, total = _content_range(response.headers.get("Content-Range", ""))
+            if start != have:
+                remove(part)
+                raise Broken("the server answered with another range")
+        else:
+            have = 0
+            length = response.headers.get("Content-Length")
+            total = int(length) if length else None
+        etag = response.headers.get("ETag", "")
+        validator = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
+        write_json(part + ".json", {"url": url, "validator": validator})
+        progress = Progress("fetch %s" % name, "MB", total)
+        progress.bytes = have
+        with open(part, "r+b" if have else "wb") as out:
+            out.seek(have)
+            while True:
+                data = response.read(_BLOCK)
+                if not data:
+                    break
+                out.write(data)
+                have += len(data)
+                progress.add((have >> 20) - progress.count, len(data))
+        progress.done()
+    if total is not None and have < total:
+        raise Broken("the connection was cut at byte %d of %d" % (have, total))
+
+
+def _content_range(value):
+    """(first byte, total or None) of a Content-Range header; (-1, None) where it cannot be read."""
+    try:
+        span, total = value.split(" ")[-1].split("/")
+        return int(span.split("-")[0]), None if total == "*" else int(total)
+    except ValueError:
+        return -1, None
