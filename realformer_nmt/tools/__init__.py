@@ -1,0 +1,1 @@
+"""Code behind the programs in ``scripts/``: averaging, evaluation, analysis, plots and comparisons."""
