@@ -8,18 +8,22 @@ from data_prep.errors import DataPrepError
 
 
 def write_dictionary(pieces, output):
-    """Writes fairseq's dict.txt for a Counter of BPE pieces: the one fairseq-preprocess would build itself.
+    """Writes fairseq's dict.txt for a Counter of BPE pieces; returns how many entries, special symbols included.
 
-    It costs a second pass over all the text there; here the pieces were counted while they were written.
+    fairseq-preprocess would build the same file in a second pass over all the text (its Dictionary.finalize and
+    .save: most frequent first, equals in alphabetical order, filled up to a multiple of 8); here the pieces were
+    counted while they were written. The format is plain enough not to import fairseq and torch for it.
     """
-    from fairseq.data import Dictionary  # takes seconds and memory that the workers of other stages need not
-
-    dictionary = Dictionary()
-    for piece, count in pieces.items():
-        dictionary.add_symbol(piece, count)
-    dictionary.finalize(nwords=-1, padding_factor=8)
-    dictionary.save(output)
-    return {"dictionary": len(dictionary)}
+    specials = 4  # <s>, <pad>, </s>, <unk>, which the file does not list
+    for name in ("<s>", "<pad>", "</s>", "<unk>"):
+        pieces.pop(name, None)  # already in the dictionary; Moses escapes < and >, so only foreign text has them
+    with open(output, "w", encoding="utf-8", newline="\n") as out:
+        for piece, count in sorted(pieces.items(), key=lambda item: (-item[1], item[0])):
+            out.write("%s %d\n" % (piece, count))
+        filled = -(len(pieces) + specials) % 8
+        for number in range(filled):
+            out.write("madeupword%04d 0\n" % number)
+    return {"dictionary": len(pieces) + specials + filled}
 
 
 def preprocess_command():

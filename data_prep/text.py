@@ -51,6 +51,8 @@ def process_files(label, files, langs, options, outputs, workers, keep_all=False
 
     Returns a dict: pairs_in, pairs_out, pairs_valid (where `valid`), and how often each alignment rule applied.
     """
+    for lang in langs:  # built before the workers are forked, which then share it
+        process_text("\x01a.\n", lang, options["normalise"], options["aggressive"], False)
     total = collections.Counter(pairs_in=0, pairs_out=0)
     progress = Progress(label, "pairs", size_of(files))
     function = functools.partial(process_block, langs=langs, options=options, keep_all=keep_all)

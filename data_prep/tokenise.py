@@ -22,8 +22,8 @@ _DOTS = re.compile(r"\.\.+(\n?)")
 _CLOSE_APOSTROPHES = re.compile(r"'.?'")
 _ESCAPES = [("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"), ('"', "&quot;"),
             ("[", "&#91;"), ("]", "&#93;")]
-_SPLIT_LEFT = ("fr", "it", "ga", "ca")
-_NO_SPLIT = ("so", "tdt")
+_SPLIT_LEFT = ("fr", "it", "ga")
+_NO_SPLIT = ("so",)
 
 
 def nonbreaking_prefixes(lang):
@@ -50,12 +50,12 @@ class Tokeniser:
     """``tokenizer.perl -l LANG`` with or without ``-a``, on blocks of lines.
 
     lang: two-letter code. aggressive: split hyphens between letters or digits into ``@-@`` (Moses' ``-a``).
-    Finnish, Swedish and Catalan have rules of their own in Moses that are not here: ValueError.
+    Finnish, Swedish, Catalan and Tetum have rules of their own in Moses that are not here: ValueError.
     """
 
     def __init__(self, lang, aggressive=True):
         if lang in ("fi", "sv", "ca", "tdt"):
-            raise ValueError("%s: Moses tokenises this language by extra rules that are not available here" % lang)
+            raise ValueError("language %s: Moses has rules for it that are not available here; tokenise the text yourself" % lang)
         self.lang = lang
         self.aggressive = aggressive
         self.prefixes = nonbreaking_prefixes(lang)
