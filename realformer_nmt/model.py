@@ -1,0 +1,209 @@
+"""The registered model: fairseq's encoder-decoder transformer built from this project's layers."""
+
+import argparse
+import logging
+
+import torch
+from fairseq.distributed import fsdp_wrap
+from fairseq.models import register_model
+from fairseq.models.transformer import (
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModel,
+)
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+
+from . import admin, attention
+from .errors import RealFormerError
+from .layers import RealFormerDecoderLayer, RealFormerEncoderLayer
+from .stack import DecoderScores, EncoderScores, ResidualStack
+
+logger = logging.getLogger(__name__)
+
+
+def wrap_layer(layer, cfg):
+    """Apply --checkpoint-activations, --offload-activations and fully sharded wrapping, as fairseq's builders do."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+class RealFormerEncoder(TransformerEncoderBase):
+    """fairseq's encoder over a :class:`ResidualStack`; arguments, inputs and outputs are fairseq's."""
+
+    def __init__(self, cfg, dictionary, embed_tokens, return_fc=False):
+        super().__init__(cfg, dictionary, embed_tokens, return_fc)
+        self.layers = ResidualStack(self.layers, self.encoder_layerdrop, EncoderScores)
+
+    def build_encoder_layer(self, cfg):
+        return wrap_layer(RealFormerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+
+    def forward_scriptable(self, *args, **kwargs):
+        with self.layers.passing_scores():
+            return super().forward_scriptable(*args, **kwargs)
+
+
+class RealFormerDecoder(TransformerDecoderBase):
+    """fairseq's decoder over a :class:`ResidualStack`; arguments, inputs and outputs are fairseq's.
+
+    Incremental decoding keeps no residual scores: a step computes its query's scores in every layer afresh.
+    """
+
+    def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn=False, output_projection=None):
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
+        self.layers = ResidualStack(self.layers, self.decoder_layerdrop, DecoderScores)
+
+    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+        return wrap_layer(RealFormerDecoderLayer(cfg, no_encoder_attn), cfg)
+
+    def extract_features_scriptable(self, *args, **kwargs):
+        with self.layers.passing_scores():
+            return super().extract_features_scriptable(*args, **kwargs)
+
+
+@register_model("realformer")
+class RealFormerModel(TransformerModel):
+    """Transformer with residual attention (arXiv 2012.11747) and ADMIN initialisation (arXiv 2004.08249).
+
+    Takes every flag of fairseq's ``transformer``, and::
+
+        --residual-attention {sum,mean,none}
+        --residual-attention-sites encoder,decoder,cross
+        --admin-init {profile,analytic,none}
+
+    Parameter names are the stock transformer's, plus ``*_omega.{init,delta}`` and ``omega_profiled`` with ADMIN.
+    """
+
+    @classmethod
+    def hub_models(cls):
+        return {}
+
+    @classmethod
+    def add_args(cls, parser):
+        super().add_args(parser)
+        group = parser.add_argument_group("realformer")
+        group.add_argument(
+            "--residual-attention", choices=attention.MODES, default=argparse.SUPPRESS,
+            help="pass attention scores to the next layer: their sum (the paper), their mean over layers, or none",
+        )  # fmt: skip
+        group.add_argument(
+            "--residual-attention-sites", metavar="SITES", default=argparse.SUPPRESS,
+            help="where: any of encoder,decoder,cross (default: all)",
+        )  # fmt: skip
+        group.add_argument(
+            "--admin-init", choices=admin.INITS, default=argparse.SUPPRESS,
+            help="scale residual branches by omega: profiled on the first training batch, from the analytic formula, "
+            "or not at all (default: profile; none for Pre-LN)",
+        )  # fmt: skip
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Build from parsed arguments.
+
+        Raises:
+            RealFormerError: flags that contradict each other
+        """
+        from .architectures import realformer
+
+        realformer(args)
+        check_flags(args)
+        args.admin_omega = {}
+        if args.admin_init == "analytic":
+            decoder_sublayers = 2 if args.no_cross_attention else 3
+            args.admin_omega = {
+                "encoder": admin.analytic_omega(2 * args.encoder_layers) if args.encoder_layers else 1.0,
+                "decoder": admin.analytic_omega(decoder_sublayers * args.decoder_layers)
+                if args.decoder_layers
+                else 1.0,
+            }
+        try:
+            return super().build_model(args, task)
+        finally:
+            del args.admin_omega  # derived, not a setting: keep it out of the checkpoint
+
+    @classmethod
+    def build_encoder(cls, args, src_dict, embed_tokens):
+        return RealFormerEncoder(args, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, args, tgt_dict, embed_tokens):
+        return RealFormerDecoder(args, tgt_dict, embed_tokens, no_encoder_attn=args.no_cross_attention)
+
+    def __init__(self, args, encoder, decoder):
+        super().__init__(args, encoder, decoder)
+        self.admin_init = self.cfg.admin_init
+        if self.admin_init == "profile":
+            # floating, because averaging and EMA treat every entry of a checkpoint as a number to be averaged
+            self.register_buffer("omega_profiled", torch.zeros(()))
+        self._omega_ready = None
+
+    def omegas(self):
+        """Every :class:`admin.Omega`, encoder first, in order of depth."""
+        return [module for module in self.modules() if isinstance(module, admin.Omega)]
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self._omega_ready = None  # ask the loaded buffer again
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def _must_profile(self):
+        if self.admin_init != "profile":
+            return False
+        if self._omega_ready is None:  # the buffer is read once, not once a step: on a GPU that would wait for it
+            self._omega_ready = bool(self.omega_profiled.item() > 0)
+        return not self._omega_ready
+
+    def forward(self, src_tokens, src_lengths, prev_output_tokens, **kwargs):
+        """As fairseq's model. The first call in training mode measures omega on its batch when --admin-init profile.
+
+        Args:
+            src_tokens: `(batch, src_len)`
+            src_lengths: `(batch,)`
+            prev_output_tokens: `(batch, tgt_len)`
+        """
+        if self.training and self._must_profile():
+            self.profile_omega(src_tokens, src_lengths, prev_output_tokens)
+        return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
+
+    @torch.no_grad()
+    def profile_omega(self, src_tokens, src_lengths, prev_output_tokens):
+        """Measure and set every omega with one forward pass (formula in admin.py); shapes as in :meth:`forward`.
+
+        Under data parallelism every rank must call it; all end with rank 0's values. The random state is left as it
+        was, so that the training step that follows draws the same dropout masks as it would on resume.
+        """
+        devices = [src_tokens.device] if src_tokens.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            valid = src_tokens.ne(self.encoder.padding_idx).t()
+            with admin.profiling(self.encoder.layers, valid) as encoder_chain:
+                encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            valid = prev_output_tokens.ne(self.decoder.padding_idx).t()
+            with admin.profiling(self.decoder.layers, valid) as decoder_chain:
+                self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=True)
+        admin.broadcast_omegas(encoder_chain.visited + decoder_chain.visited)
+        self.omega_profiled.fill_(1)
+        self._omega_ready = True
+        admin.log_omegas("encoder", encoder_chain.visited)
+        admin.log_omegas("decoder", decoder_chain.visited)
+
+
+def check_flags(args):
+    """Raise :class:`RealFormerError`, one line, for flags that cannot work together."""
+    sites = [site for site in args.residual_attention_sites.split(",") if site]
+    unknown = [site for site in sites if site not in attention.SITES]
+    if unknown or (not sites and args.residual_attention != "none"):
+        raise RealFormerError(
+            f"--residual-attention-sites {args.residual_attention_sites!r}: "
+            f"give any of {','.join(attention.SITES)}, separated by commas"
+        )
+    args.residual_attention_sites = ",".join(sites)
+    if args.residual_attention not in attention.MODES:
+        raise RealFormerError(f"--residual-attention {args.residual_attention}: choose {', '.join(attention.MODES)}")
+    if args.admin_init not in admin.INITS:
+        raise RealFormerError(f"--admin-init {args.admin_init}: choose {', '.join(admin.INITS)}")
+    if args.admin_init != "none" and (args.encoder_normalize_before or args.decoder_normalize_before):
+        raise RealFormerError(
+            f"--admin-init {args.admin_init} scales Post-LN residuals: drop --encoder-normalize-before and "
+            "--decoder-normalize-before, or use --admin-init none"
+        )
+
+

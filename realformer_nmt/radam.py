@@ -1,0 +1,37 @@
+"""``--optimizer radam``: rectified Adam (arXiv 1908.03265), which the published recipe uses; torch's implementation."""
+
+from dataclasses import dataclass, field
+from typing import Any, List
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim.adam import FairseqAdam
+from omegaconf import II
+
+
+@dataclass
+class FairseqRAdamConfig(FairseqDataclass):
+    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for RAdam optimizer"})
+    adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for RAdam optimizer"})
+    weight_decay: float = field(default=0.0, metadata={"help": "decoupled weight decay, as --optimizer adam's"})
+    lr: List[float] = II("optimization.lr")
+
+
+@register_optimizer("radam", dataclass=FairseqRAdamConfig)
+class FairseqRAdam(FairseqAdam):
+    """:class:`torch.optim.RAdam` under fairseq's flags.
+
+    --adam-betas, --adam-eps and --weight-decay mean what they mean for ``--optimizer adam``: the decay is decoupled, a
+    step first multiplies the weights by 1 - lr * weight_decay.
+    """
+
+    def __init__(self, cfg, params):
+        FairseqOptimizer.__init__(self, cfg)  # FairseqAdam's own __init__ would build Adam
+        self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
+
+    @property
+    def supports_flat_params(self):
+        return True  # every operation is element by element
+
+
