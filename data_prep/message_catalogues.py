@@ -30,6 +30,7 @@ import sys
 import tarfile
 import unicodedata
 import zipfile
+import zlib
 
 import polib
 
@@ -59,6 +60,10 @@ _WORD = re.compile(r"\w+")
 
 class CatalogueError(RuntimeError):
     """A wheel or catalogue that can't be read; the message is one line for the user."""
+
+
+def _one_line(error):
+    return str(error).partition("\n")[0]
 
 
 def _members(path):
@@ -94,8 +99,8 @@ def read_catalogues(path):
             stem, kind = name[:-3], match.group(1).lower()
             if kind == "po" or stem not in found:
                 found[stem] = (name, kind, read())
-    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-        raise CatalogueError("%s: not a readable wheel, zip or tar archive (%s)" % (path, error)) from None
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        raise CatalogueError("%s: not a readable wheel, zip or tar archive (%s)" % (path, _one_line(error))) from None
     catalogues = []
     for stem in sorted(found):
         name, kind, data = found[stem]
@@ -105,7 +110,8 @@ def read_catalogues(path):
             else:
                 catalogues.append((name, polib.pofile(data.decode("utf-8"), encoding="utf-8")))
         except Exception as error:  # polib raises OSError, struct.error, UnicodeDecodeError, IndexError...
-            raise CatalogueError("%s: %s is not a readable message catalogue (%s)" % (path, name, error)) from None
+            raise CatalogueError("%s: %s is not a readable message catalogue (%s)"
+                                 % (path, name, _one_line(error))) from None
     return catalogues
 
 

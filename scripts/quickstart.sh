@@ -71,14 +71,6 @@ if command -v flock >/dev/null; then
   flock -n 9 || die "another quickstart is at work in $out; wait for it, or name another --out"
 fi
 
-"$ROOT/scripts/setup.sh"
-activate_venv
-cd "$ROOT"
-export PYTHONUNBUFFERED=1 PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
-# Progress bars and warnings of fairseq's dependencies would bury the lines that say something.
-export TQDM_DISABLE=1 PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
-started=$SECONDS
-
 # The results of one set of settings only: a rerun must not mix two.
 settings="arch=$arch updates=$updates max_tokens=$max_tokens lr=$lr merges=$merges seed=$seed extra=${extra[*]-}"
 if [[ -f $out/settings && $(<"$out/settings") != "$settings" ]]; then
@@ -86,6 +78,14 @@ if [[ -f $out/settings && $(<"$out/settings") != "$settings" ]]; then
 fi
 printf '%s\n' "$settings" >"$out/settings.tmp"
 mv "$out/settings.tmp" "$out/settings"
+
+"$ROOT/scripts/setup.sh"
+activate_venv
+cd "$ROOT"
+export PYTHONUNBUFFERED=1 PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+# Progress bars and warnings of fairseq's dependencies would bury the lines that say something.
+export TQDM_DISABLE=1 PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
+started=$SECONDS
 
 # failed LOG WHAT: stop, with the reason found in the log.
 failed() {
