@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare clone to a trained English-French model and its BLEU; see --help.
 set -euo pipefail
-# shellcheck source=scripts/lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
 
 out=$ROOT/quickstart

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make .venv with everything in requirements.txt; see --help.
 set -euo pipefail
-# shellcheck source=scripts/lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
 
 usage() {
@@ -149,8 +149,8 @@ pip_step() {
   if run_logged "$log" "$label" "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check "$@"; then
     return 0
   fi
-  if grep -qE 'NewConnectionError|Failed to establish a new connection|name resolution|Network is unreachable|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused' "$log"; then
-    die "$label: the package index can't be reached; check the network or pip's settings and run again (log: $log)"
+  if grep -qE 'NewConnectionError|Failed to establish a new connection|name resolution|Network is unreachable|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused|from versions: none' "$log"; then
+    die "$label: the package index can't be reached or has no such package; check the network or pip's settings and run again (log: $log)"
   fi
   if grep -q 'No space left on device' "$log"; then
     die "$label: the disk is full (log: $log)"

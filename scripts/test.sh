@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests, after setting up where that is needed; see --help.
 set -euo pipefail
-# shellcheck source=scripts/lib/common.sh
+# shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
