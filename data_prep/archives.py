@@ -4,6 +4,7 @@ import shutil
 import tarfile
 import zlib
 
+from data_prep.chunks import open_bytes
 from data_prep.errors import DataPrepError
 
 
@@ -25,7 +26,7 @@ def extract(archive, members):
             with gzip.open(archive, "rb") as source, open(wanted.pop(""), "wb") as out:
                 shutil.copyfileobj(source, out, 1 << 20)
             return
-        with tarfile.open(archive, "r|*") as tar:
+        with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for entry in tar:
                 name = entry.name[2:] if entry.name.startswith("./") else entry.name
                 if name not in wanted:
@@ -37,6 +38,9 @@ def extract(archive, members):
                     source = gzip.GzipFile(fileobj=source)
                 with open(wanted.pop(name), "wb") as out:
                     shutil.copyfileobj(source, out, 1 << 20)
+            # The gzip checksum comes after the tar's own end.
+            while stream.read(1 << 20):
+                pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Damaged("%s: damaged archive (%s)" % (archive, error)) from None
     if wanted:

@@ -1,0 +1,134 @@
+"""Every entry point, end to end against a local server, with the real fairseq-preprocess."""
+import gzip
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from data_prep.corpora import CORPORA
+from prep_support import ROOT, SHARED, run_script, sentences, text, tree
+
+SCRIPTS = ["wmt14_en_fr", "wmt14_en_de", "iwslt14_de_en", "multi30k_en_fr", "prepare"]
+FLAGS = ["--out", "--workers", "--bpe-merges", "--limit", "--dry-run", "--keep-raw", "--help"]
+
+
+def read_bin(folder, split, source, target, lang):
+    """The sentences of a data-bin as strings, through fairseq itself."""
+    from fairseq.data import Dictionary, data_utils
+    dictionary = Dictionary.load(os.path.join(folder, "dict.%s.txt" % lang))
+    data = data_utils.load_indexed_dataset(os.path.join(folder, "%s.%s-%s.%s" % (split, source, target, lang)),
+                                           dictionary)
+    return [dictionary.string(data[index], "@@ ") for index in range(len(data))]
+
+
+@pytest.mark.parametrize("name", SCRIPTS[:4])
+def test_entry_point(name, environ, server, tmp_path):
+    corpus = CORPORA[name]
+    out = tmp_path / "out"
+    # The small training text would have no 1,333rd line of its own, so take one more often.
+    every = [] if corpus.valid else ["--valid-every", "40"]
+    run_script(name, "--out", out, "--workers", 2, "--bpe-merges", 200, "--keep-raw", *every, env=environ)
+    source, target = corpus.langs
+    manifest = json.loads((out / "manifest.json").read_text())
+    stages = {stage["stage"]: stage["counts"] for stage in manifest["stages"]}
+    read = sum(counts["pairs_in"] for stage, counts in stages.items() if stage.startswith("tokenise/train"))
+    assert read == sum(len((out / "work" / "raw" / ("train-%s.%s" % (piece.name, source))).read_bytes().splitlines())
+                       for piece in corpus.train)
+    for split in ("train", "valid", "test"):
+        sides = [read_bin(str(out / "data-bin"), split, source, target, lang) for lang in corpus.langs]
+        assert len(sides[0]) == len(sides[1]) == stages["encode/" + split]["pairs_out"]
+        for side, lang in zip(sides, corpus.langs):
+            encoded = (out / "work" / "bpe" / ("%s.%s" % (split, lang))).read_text().split("\n")[:-1]
+            assert side == [line.replace("@@ ", "") for line in encoded]
+    wanted = {"multi30k_en_fr": 15, "iwslt14_de_en": 25}.get(name, 20)
+    assert stages["encode/test"]["pairs_out"] == wanted
+    assert len((out / "text" / ("test." + source)).read_text().splitlines()) == wanted
+    assert {entry[0] for entry in server.log} == {
+        archive.name for pieces in (corpus.train, corpus.valid, corpus.test) for piece in pieces
+        for archive in piece.archives}
+    assert not (tmp_path / "evil.txt").exists() and not (out / "evil.txt").exists()
+    # Once more: nothing is fetched or done.
+    requests, before = len(server.log), tree(out)
+    again = run_script(name, "--out", out, "--workers", 1, "--bpe-merges", 200, "--keep-raw", *every, env=environ)
+    assert "already prepared" in again.stderr
+    assert len(server.log) == requests and tree(out) == before
+
+
+def test_own_files(environ, tmp_path):
+    for lang in ("en", "de"):
+        (tmp_path / ("corpus." + lang)).write_bytes(text(lang, 120))
+        (tmp_path / ("held.%s.gz" % lang)).write_bytes(gzip.compress(text(lang, 12, 5)))
+    out = tmp_path / "out"
+    args = ["--source-lang", "de", "--target-lang", "en", "--train", tmp_path / "corpus", "--bpe-merges", 100]
+    run_script("prepare", *args, "--valid", tmp_path / "held", "--test", tmp_path / "held", "--out", out, env=environ)
+    assert len(read_bin(str(out / "data-bin"), "test", "de", "en", "de")) == 12
+    assert not (out / "work" / "tok").exists()  # no --keep-raw
+    assert (out / "text" / "test.en").read_bytes() == text("en", 12, 5)
+
+
+def test_data_bin_is_what_fairseq_makes_of_the_text(environ, tmp_path):
+    """The dictionary given to fairseq-preprocess is byte for byte the one it builds itself."""
+    for lang in ("en", "fr"):
+        (tmp_path / ("c." + lang)).write_bytes(text(lang, 300))
+    out, plain = tmp_path / "out", tmp_path / "plain"
+    run_script("prepare", "--source-lang", "en", "--target-lang", "fr", "--train", tmp_path / "c", "--keep-raw",
+               "--valid-every", 20, "--bpe-merges", 150, "--workers", 2, "--out", out, env=environ)
+    from data_prep.binarise import preprocess_command
+    bpe = str(out / "work" / "bpe" / "")
+    subprocess.run([preprocess_command(), "--source-lang", "en", "--target-lang", "fr", "--joined-dictionary",
+                    "--trainpref", bpe + "train", "--validpref", bpe + "valid", "--destdir", str(plain)],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.remove(plain / "preprocess.log")
+    assert tree(plain, names=["."]) == {name[len("data-bin/"):]: data for name, data in tree(out).items()
+                                        if name.startswith("data-bin/")}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_and_same_flags(name):
+    shown = run_script(name, "--help").stdout
+    assert all(flag in shown for flag in FLAGS)
+    assert "data_prep/%s.sh" % name in shown
+
+
+@pytest.mark.parametrize("name", SCRIPTS[:4])
+def test_dry_run_does_nothing(name, tmp_path):
+    out = tmp_path / "out"
+    plan = run_script(name, "--out", out, "--dry-run", "--limit", 100).stdout
+    assert not out.exists()
+    corpus = CORPORA[name]
+    assert corpus.train[0].archives[0].url in plan and "BPE: %d merges" % corpus.bpe_merges in plan
+    if name == "wmt14_en_fr":  # the first archive holds the first 100 pairs
+        assert "training-giga-fren.tar" not in plan and "test-full.tgz" in plan
+
+
+def test_real_multi30k_plan():
+    folder = SHARED / "data" / "multi30k_en_fr"
+    if not folder.is_dir():
+        pytest.skip("no Multi30k at %s (set REALFORMER_SHARED)" % folder)
+    shown = run_script("multi30k_en_fr", "--from", folder, "--dry-run").stdout
+    assert str(folder / "train.en.gz") in shown
+
+
+@pytest.mark.parametrize("args,said", [
+    (["--source-lang", "en", "--target-lang", "fr", "--train", "nowhere/x"], "no file nowhere/x.en"),
+    (["--source-lang", "en", "--target-lang", "en", "--train", "x"], "two languages"),
+])
+def test_one_line_for_a_mistake(args, said, tmp_path):
+    result = run_script("prepare", *args, "--out", tmp_path / "out", check=False)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1 and said in result.stderr and "Traceback" not in result.stderr
+
+
+def test_shell_scripts_are_clean():
+    shellcheck = shutil.which("shellcheck")
+    if not shellcheck:
+        pytest.skip("shellcheck is not installed")
+    scripts = sorted(str(path) for path in (ROOT / "data_prep").glob("*.sh"))
+    assert len(scripts) >= len(SCRIPTS)
+    subprocess.run([shellcheck, *scripts], check=True)
+
+
+def test_sentences_differ():
+    assert sentences("en", 5) != sentences("fr", 5)  # the fixtures above would prove little otherwise
