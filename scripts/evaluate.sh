@@ -3,14 +3,11 @@
 # The code is in realformer_nmt/tools/evaluate.py.
 set -euo pipefail
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-python=${PYTHON:-}
-if [[ -z $python ]]; then
-  python=python3
-  if [[ -n ${VIRTUAL_ENV:-} && -x $VIRTUAL_ENV/bin/python ]]; then
-    python=$VIRTUAL_ENV/bin/python
-  elif [[ -x $root/.venv/bin/python ]]; then
-    python=$root/.venv/bin/python
-  fi
+# shellcheck source=scripts/lib/common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
+
+python=${PYTHON:-python3}
+if [[ -z ${PYTHON:-} && -z ${VIRTUAL_ENV:-} && -x $VENV/bin/python ]]; then
+  python=$VENV/bin/python
 fi
-PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m realformer_nmt.tools.evaluate "$@"
+PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m realformer_nmt.tools.evaluate "$@"

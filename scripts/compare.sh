@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Train several systems on the same data, seeds and budget, and compare them; see --help.
+# The code is in realformer_nmt/tools/compare.py.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/common.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
+
+python=${PYTHON:-python3}
+if [[ -z ${PYTHON:-} && -z ${VIRTUAL_ENV:-} && -x $VENV/bin/python ]]; then
+  python=$VENV/bin/python
+fi
+PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m realformer_nmt.tools.compare "$@"
