@@ -1,4 +1,4 @@
-"""The command behind data_prep/*.sh: ``python -m data_prep.cli CORPUS [flags]``."""
+"""The command behind data_prep/*.sh: ``python -m data_prep CORPUS [flags]``."""
 import argparse
 import errno
 import os
@@ -117,7 +117,7 @@ def main(argv=None):
     """Runs the command; returns the exit status: 0, 1 for a stated reason, 2 for wrong usage, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] not in _DESCRIPTIONS:
-        print("usage: python -m data_prep.cli {%s} [flags]" % ",".join(_DESCRIPTIONS), file=sys.stderr)
+        print("usage: python -m data_prep {%s} [flags]" % ",".join(_DESCRIPTIONS), file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -138,7 +138,3 @@ def main(argv=None):
         return 130
     print("data_prep: error: %s" % message, file=sys.stderr)
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

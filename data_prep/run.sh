@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs data_prep.cli with the project's Python: $PYTHON, else .venv, else the active environment's.
+# Runs data_prep with the project's Python: $PYTHON, else .venv, else the active environment's.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -z "${PYTHON:-}" ]]; then
@@ -14,4 +14,4 @@ if [[ -z "$PYTHON" ]]; then
     exit 1
 fi
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-exec "$PYTHON" -m data_prep.cli "$@"
+exec "$PYTHON" -m data_prep "$@"
