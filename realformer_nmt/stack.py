@@ -51,13 +51,14 @@ class ResidualStack(LayerDropModuleList):
     A dropped layer is not called: R passes it unchanged, and mode "mean" does not count it.
 
     Args:
-        layers (iterable of nn.Module): the layers
+        layers (nn.ModuleList): the layers
         p (float): LayerDrop probability
         carrier (type): EncoderScores or DecoderScores
     """
 
     def __init__(self, layers, p, carrier):
-        super().__init__(p, layers)
+        # not iter(layers): a list with LayerDrop skips some of its layers when it is walked
+        super().__init__(p, [layers[index] for index in range(len(layers))])
         self._carrier = carrier
         self._carried = None
 
