@@ -6,5 +6,8 @@ under torchrun.  Each process runs :mod:`realformer_nmt.launch.worker`, which ha
 """
 
 
-class LaunchError(Exception):
+from ..errors import RealFormerError
+
+
+class LaunchError(RealFormerError):
     """Something the user has to put right: one line that says what, where and what to do."""

@@ -64,6 +64,9 @@ def fairseq_arguments(
         "--max-tokens", str(max_tokens), "--update-freq", str(update_freq),
         "--save-dir", save_dir, "--keep-last-epochs", str(keep_last_epochs),
         "--log-format", "simple", "--log-interval", "100",
+        # fairseq batches sentences with a seed that holds the epoch in which the process was started.  Without this
+        # flag a run resumed in a later epoch sees other batches than one that was never interrupted.
+        "--update-epoch-batch-itr", "True",
     ]  # fmt: skip
     if recipe.max_epoch:
         arguments += ["--max-epoch", str(recipe.max_epoch)]

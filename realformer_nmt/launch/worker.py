@@ -17,6 +17,8 @@ import sys
 import traceback
 from typing import List
 
+from ..errors import RealFormerError
+
 REPORT_VARIABLE = "REALFORMER_STOP_REPORT"
 
 
@@ -96,7 +98,8 @@ def main() -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        logging.getLogger("realformer_nmt.launch").error(traceback.format_exc())
+        if not isinstance(error, (RealFormerError, FileNotFoundError)):
+            logging.getLogger("realformer_nmt.launch").error(traceback.format_exc())
         sys.stdout.flush()
         print(f"train: rank {rank}: {first_line(error)}", file=sys.stderr, flush=True)
         # no clean-up: a peer may hang in a collective, and torchrun ends it once this process is gone

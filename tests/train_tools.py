@@ -1,0 +1,111 @@
+"""Running fairseq-train and the launcher in tests: as real processes where they are killed, else in this process."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+USER_DIR = str(ROOT / "realformer_nmt")
+LAUNCHER = str(ROOT / "scripts" / "train_wmt14_en_fr.sh")
+
+# one tiny model and schedule for all tests of training; dropout is left on unless a test turns it off
+MODEL = ["--arch", "realformer_tiny", "--optimizer", "radam", "--lr", "0.001", "--max-tokens", "100", "--seed", "7"]
+QUIET = ["--log-format", "simple", "--log-interval", "1", "--disable-validation", "--cpu", "--save-interval", "1000"]
+# without it fairseq makes other batches in a process that resumes in a later epoch
+EXACT = ["--update-epoch-batch-itr", "True"]
+
+
+def environment(**extra):
+    """The test's own interpreter and tree; one thread, so that sums are always taken in the same order."""
+    environ = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONUNBUFFERED="1", PYTHONPATH=str(ROOT))
+    environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + environ["PATH"]
+    environ.setdefault("VIRTUAL_ENV", sys.prefix)  # the launcher's shell part then takes "python" from PATH
+    environ["CUDA_VISIBLE_DEVICES"] = ""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        environ.pop(name, None)
+    environ.update(extra)
+    return environ
+
+
+def fairseq_train(databin, save_dir, *flags):
+    """Command line of the stock fairseq-train with this project's plug-in."""
+    return [
+        sys.executable, "-m", "fairseq_cli.train", str(databin), "--user-dir", USER_DIR, "--save-dir", str(save_dir),
+        *MODEL, *QUIET, *EXACT, *flags,
+    ]  # fmt: skip
+
+
+def launcher(databin, save_dir, *flags):
+    """Command line of scripts/train_wmt14_en_fr.sh with the tiny model."""
+    return [
+        "bash", LAUNCHER, "--data-bin", str(databin), "--save-dir", str(save_dir), "--cpu", "--max-tokens", "100",
+        "--global-batch", "200", *MODEL[:2], "--lr", "0.001", "--warmup-updates", "1", "--seed", "7",
+        "--log-interval", "1", "--disable-validation", *flags,
+    ]  # fmt: skip
+
+
+def run(command, ok=True, timeout=120, **extra):
+    """Run *command* to its end; returns the finished process with its output joined."""
+    done = subprocess.run(
+        command, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
+    )
+    if ok:
+        assert done.returncode == 0, done.stdout[-6000:]
+    return done
+
+
+class Background:
+    """A training process whose log can be waited for."""
+
+    def __init__(self, command, log, **extra):
+        self.log = pathlib.Path(log)
+        with open(self.log, "wb") as out:
+            self.process = subprocess.Popen(
+                command, env=environment(**extra), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def wait_for_update(self, number, timeout=90):
+        """Wait until the log shows *number* updates or more."""
+        end = time.time() + timeout
+        while time.time() < end:
+            seen = [int(n) for n in re.findall(r"num_updates=(\d+)", self.text())]
+            if seen and max(seen) >= number:
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"update {number} was not reached:\n{self.text()[-6000:]}")
+
+    def wait(self, timeout=90):
+        return self.process.wait(timeout)
+
+
+def losses(text):
+    """Training loss by update, as fairseq prints it."""
+    return re.findall(r"train_inner \| .*? loss=([\d.]+).*?num_updates=(\d+)", text)
+
+
+def weights(path):
+    """Model weights of a checkpoint, read with torch's safe loader."""
+    from realformer_nmt.checkpoints import load_checkpoint
+
+    return load_checkpoint(str(path))["model"]
+
+
+def assert_same_weights(first, second, atol=0.0):
+    """Equal bit for bit, or within *atol*."""
+    import torch
+
+    a, b = weights(first), weights(second)
+    assert a.keys() == b.keys()
+    for name in a:
+        if atol == 0.0:
+            assert torch.equal(a[name], b[name]), name
+        else:
+            torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda m: f"{name}: {m}")
