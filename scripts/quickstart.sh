@@ -6,9 +6,9 @@ set -euo pipefail
 
 out=$ROOT/quickstart
 arch=realformer_small
-updates=1100
-max_tokens=1024
-lr=0.001
+updates=1700
+max_tokens=768
+lr=0.0015
 merges=4000
 seed=1
 workers=2
