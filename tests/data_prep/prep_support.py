@@ -162,11 +162,9 @@ def run_script(name, *args, env=None, cwd=None, check=True):
 #: Stands in for fairseq-preprocess where a test is about the stages before it: the real one takes five seconds
 #: to start. test_scripts.py runs the real one behind every entry point.
 FAKE_PREPROCESS = """#!%s
-import shutil, sys
-args = dict(zip(sys.argv[1::2], sys.argv[2::2])) if "--joined-dictionary" not in sys.argv else None
+import os, shutil, sys
 flags = [flag for flag in sys.argv[1:] if flag != "--joined-dictionary"]
 args = dict(zip(flags[::2], flags[1::2]))
-import os
 os.makedirs(args["--destdir"])
 for split in ("train", "valid", "test"):
     if "--%%spref" %% split in args:

@@ -41,7 +41,10 @@ def test_entry_point(name, environ, server, tmp_path):
         assert len(sides[0]) == len(sides[1]) == stages["encode/" + split]["pairs_out"]
         for side, lang in zip(sides, corpus.langs):
             encoded = (out / "work" / "bpe" / ("%s.%s" % (split, lang))).read_text().split("\n")[:-1]
-            assert side == [line.replace("@@ ", "") for line in encoded]
+            entries = {line.split(" ")[0] for line in (out / "data-bin" / ("dict.%s.txt" % lang)).open()}
+            assert side == [" ".join(piece if piece in entries else "<unk>" for piece in line.split(" "))
+                            .replace("@@ ", "") for line in encoded]
+            assert split != "train" or not any("<unk>" in line for line in side)
     wanted = {"multi30k_en_fr": 15, "iwslt14_de_en": 25}.get(name, 20)
     assert stages["encode/test"]["pairs_out"] == wanted
     assert len((out / "text" / ("test." + source)).read_text().splitlines()) == wanted
@@ -76,7 +79,7 @@ def test_data_bin_is_what_fairseq_makes_of_the_text(environ, tmp_path):
     run_script("prepare", "--source-lang", "en", "--target-lang", "fr", "--train", tmp_path / "c", "--keep-raw",
                "--valid-every", 20, "--bpe-merges", 150, "--workers", 2, "--out", out, env=environ)
     from data_prep.binarise import preprocess_command
-    bpe = str(out / "work" / "bpe" / "")
+    bpe = str(out / "work" / "bpe") + os.sep
     subprocess.run([preprocess_command(), "--source-lang", "en", "--target-lang", "fr", "--joined-dictionary",
                     "--trainpref", bpe + "train", "--validpref", bpe + "valid", "--destdir", str(plain)],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

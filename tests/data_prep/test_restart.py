@@ -1,0 +1,206 @@
+"""A run that dies anywhere, and is started again, leaves the same bytes as one that never died."""
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from data_prep import cli
+from prep_support import ROOT, run_script, tree
+
+ARGS = ["wmt14_en_fr", "--bpe-merges", "120", "--valid-every", "30", "--keep-raw"]
+#: Runs the command with a counter on every step that writes, and dies by SIGKILL at the Nth of them.
+KILLER = textwrap.dedent("""
+    import os, signal, sys
+    sys.path.insert(0, %r)
+    from data_prep import binarise, cli, progress, stages
+    binarise.preprocess_command = lambda: os.environ["QUICK_PREPROCESS"]
+    left, names = int(sys.argv[1]), []
+    def deadly(function, name):
+        def call(*args, **kwargs):
+            global left
+            left -= 1
+            names.append(name)
+            if left == 0:
+                print("killed at", name, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return call
+    os.replace = deadly(os.replace, "rename")
+    os.remove = deadly(os.remove, "remove")
+    stages._flush = deadly(stages._flush, "flush")
+    progress.Progress.add = deadly(progress.Progress.add, "progress")
+    code = cli.main(sys.argv[2:])
+    print("steps", len(names))
+    sys.exit(code)
+""") % str(ROOT)
+
+
+@pytest.fixture
+def small(server, environ, quick_preprocess):
+    environ["QUICK_PREPROCESS"] = str(quick_preprocess)
+    return environ
+
+
+def attempt(number, out, env, workers=1):
+    return subprocess.run([sys.executable, "-c", KILLER, str(number), *ARGS, "--out", str(out), "--workers",
+                           str(workers)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=120, check=False)
+
+
+def test_killed_again_and_again(small, tmp_path):
+    """Each run goes on for some steps more and is killed, until one gets through: every stage is cut once."""
+    whole = attempt(10 ** 6, tmp_path / "whole", small)
+    assert whole.returncode == 0, whole.stderr
+    steps = int(whole.stdout.split()[-1])
+    kills, stride = set(), 7
+    for number in range(200):
+        result = attempt(stride + number % 3, tmp_path / "cut", small)
+        if result.returncode == 0:
+            break
+        assert result.returncode == -signal.SIGKILL, result.stderr
+        kills.add(result.stderr.strip().split("\n")[-1].split(":")[0])
+    assert result.returncode == 0 and number >= steps // 20
+    assert len(kills) >= 6, kills
+    assert tree(tmp_path / "cut") == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4, 0.6, 0.75, 0.9, 0.99])
+def test_killed_once(share, small, tmp_path):
+    """Killed at a step along the way, in a run with worker processes, then run to the end with another number."""
+    whole = attempt(10 ** 6, tmp_path / "whole", small, 2)
+    at = int(int(whole.stdout.split()[-1]) * share)
+    killed = attempt(at, tmp_path / "cut", small, 2)
+    assert killed.returncode == -signal.SIGKILL and "killed at" in killed.stdout
+    assert attempt(10 ** 6, tmp_path / "cut", small, 1).returncode == 0
+    assert tree(tmp_path / "cut") == tree(tmp_path / "whole")
+
+
+def run(env, out, *more, monkeypatch=None):
+    for name in ("DATA_PREP_MIRROR", "DATA_PREP_CHECKSUMS", "DATA_PREP_PAUSE", "DATA_PREP_RETRIES"):
+        monkeypatch.setitem(os.environ, name, env[name])
+    return cli.main([*ARGS, "--out", str(out), *map(str, more)])
+
+
+def test_any_number_of_workers_gives_the_same_bytes(small, tmp_path, monkeypatch):
+    from data_prep import chunks
+    for name, workers, lines in (("one", 1, 4000), ("three", 3, 37), ("two", 2, 1000)):
+        monkeypatch.setattr(chunks, "BLOCK_LINES", lines)
+        assert run(small, tmp_path / name, "--workers", workers, monkeypatch=monkeypatch) == 0
+    assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(tmp_path / "three")
+
+
+def test_changed_flags_redo_only_what_depends_on_them(small, tmp_path, monkeypatch, capsys):
+    run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
+    first = tree(tmp_path / "out")
+    capsys.readouterr()
+    run(small, tmp_path / "out", "--workers", 1, "--bpe-merges", 60, monkeypatch=monkeypatch)
+    said = capsys.readouterr().err
+    assert "tokenise/train-un: already done" in said and "learn-bpe: start" in said and "binarise: start" in said
+    run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
+    assert tree(tmp_path / "out") == first
+
+
+def test_damaged_output_is_made_again(small, tmp_path, monkeypatch):
+    run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
+    first = tree(tmp_path / "out")
+    os.truncate(tmp_path / "out" / "bpe.codes", 10)
+    os.remove(tmp_path / "out" / "data-bin" / "dict.txt")
+    run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
+    assert tree(tmp_path / "out") == first
+
+
+def test_damaged_archive_without_a_known_sum_is_fetched_again(small, server, tmp_path, monkeypatch, capsys):
+    data = server.files["test-full.tgz"]
+    (tmp_path / "nothing").write_text("")
+    sums = [line for line in open(small["DATA_PREP_CHECKSUMS"]) if "test-full" not in line]
+    (tmp_path / "sums2").write_text("".join(sums))
+    small["DATA_PREP_CHECKSUMS"] = str(tmp_path / "sums2")
+    server.swap["test-full.tgz"] = [data[:-30]]
+    assert run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch) == 0
+    assert "damaged archive" in capsys.readouterr().err
+    assert [name for name, _, _ in server.log].count("test-full.tgz") == 2
+    server.swap["test-full.tgz"] = [data[:-30], data[:-30]]
+    assert run(small, tmp_path / "out2", "--workers", 1, monkeypatch=monkeypatch) == 1
+    assert "damaged archive" in capsys.readouterr().err and not (tmp_path / "out2" / "manifest.json").exists()
+
+
+def test_limit(small, server, tmp_path, monkeypatch):
+    """--limit reads that many training pairs, and fetches only the archives that hold them."""
+    assert run(small, tmp_path / "out", "--limit", 60, "--workers", 1, monkeypatch=monkeypatch) == 0
+    assert {name for name, _, _ in server.log} == {"training-parallel-europarl-v7.tgz", "test-full.tgz"}
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    counts = {stage["stage"]: stage["counts"] for stage in manifest["stages"]}["tokenise/train-europarl-v7"]
+    assert counts["pairs_in"] == 60 and counts["pairs_valid"] == 60 // 30 or counts["pairs_valid"] == 60 // 6
+
+
+def test_two_runs_at_once(tmp_path, monkeypatch, small, capsys):
+    from data_prep.stages import Stages
+    held = Stages(str(tmp_path / "out" / "work"))
+    assert run(small, tmp_path / "out", monkeypatch=monkeypatch) == 1
+    assert "another run" in capsys.readouterr().err
+    del held
+
+
+def _full_disk(small, out, prepare):
+    result = subprocess.run([sys.executable, "-c", KILLER, "1000000", *ARGS, "--out", str(out), "--workers", "1"],
+                            env=small, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120,
+                            check=False, preexec_fn=prepare)
+    assert result.returncode == 1, result.stderr
+    last = result.stderr.strip().split("\n")[-1]
+    assert last.startswith("data_prep: error: no room left") and "Traceback" not in result.stderr
+    assert not (out / "manifest.json").exists() and not (out / "data-bin").exists()
+
+
+def test_full_disk(small, tmp_path):
+    """On a tmpfs too small for the text: one clear line; with room made, the rerun gives the usual bytes."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], check=False,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if done.returncode:
+        pytest.skip("mounting a tmpfs is not allowed here; test_file_size_limit stands in")
+    try:
+        _full_disk(small, mount / "out", None)
+        subprocess.run(["mount", "-o", "remount,size=100m", str(mount)], check=True)
+        assert attempt(10 ** 6, mount / "out", small).returncode == 0
+        assert attempt(10 ** 6, tmp_path / "whole", small).returncode == 0
+        assert tree(mount / "out") == tree(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_file_size_limit(small, tmp_path):
+    """The same where no file may grow over a limit: whatever needs root or a tmpfs is not needed here."""
+    def prepare():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+    _full_disk(small, tmp_path / "out", prepare)
+    assert attempt(10 ** 6, tmp_path / "out", small).returncode == 0
+    assert attempt(10 ** 6, tmp_path / "whole", small).returncode == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_interrupt_is_one_line(small, tmp_path, monkeypatch, capsys):
+    from data_prep import progress
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress.Progress, "add", interrupt)
+    assert run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch) == 130
+    assert "rerun" in capsys.readouterr().err.strip().split("\n")[-1]
+
+
+def test_missing_packages_are_named(tmp_path):
+    """A Python without the requirements gets a line, not a traceback."""
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexec %s -S \"$@\"\n" % sys.executable)
+    bare.chmod(0o755)
+    result = run_script("prepare", "--help", env=dict(os.environ, PYTHON=str(bare)), check=False)
+    assert result.returncode == 1 and "requirements.txt" in result.stderr and result.stderr.count("\n") == 1
