@@ -56,9 +56,6 @@ class ResidualMultiheadAttention(MultiheadAttention):
             add_bias_kv, add_zero_attn)
     """
 
-    # newer fairseq layers ask this before they enter torch's fused encoder, which knows no residual scores
-    can_use_fastpath = False
-
     def __init__(self, *args, mode="sum", **kwargs):
         if mode not in ("sum", "mean"):
             raise RealFormerError(f"--residual-attention {mode}: choose one of {', '.join(MODES)}")

@@ -23,9 +23,15 @@ def _sites(cfg):
 class ResidualLayerMixin:
     """What both kinds of layer share: opening score links, and omega in the residual connections."""
 
-    # fairseq's later releases take torch's fused encoder layer where these allow it; it would drop the scores and omega
-    BT_version = False
-    can_use_fastpath = False
+    @property
+    def can_use_fastpath(self):
+        """Always false. fairseq 0.12.2 asks this before it calls torch's fused encoder layer for inference, which knows
+        neither scores nor omega (and which fails on torch >= 2 the way that release calls it)."""
+        return False
+
+    @can_use_fastpath.setter
+    def can_use_fastpath(self, value):
+        pass  # that release computes a value of its own in __init__
 
     def _init_omegas(self, cfg, names):
         """Build one omega a residual connection; ``names`` in the order in which forward visits them."""

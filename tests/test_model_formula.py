@@ -248,8 +248,20 @@ def test_residual_attention_adds_no_parameters():
     assert set(ours.state_dict()) == set(stock.state_dict())
 
 
-def test_fused_encoder_of_newer_fairseq_is_never_taken():
-    model = build()
-    for layer in [*model.encoder.layers, *model.decoder.layers]:
-        assert layer.can_use_fastpath is False and layer.BT_version is False
-        assert layer.self_attn.can_use_fastpath is False
+def test_the_fused_encoder_of_fairseq_0_12_2_is_never_taken(batch, monkeypatch):
+    """That release calls it in evaluation once a state dict was loaded; without scores, without omega."""
+    model = build(share_all_embeddings=True)
+    fresh = build(share_all_embeddings=True, seed=4)
+    fresh.load_state_dict(model.state_dict())
+    fresh.eval()
+    for layer in fresh.encoder.layers:
+        layer.can_use_fastpath = True
+        assert layer.can_use_fastpath is False
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("fused encoder layer called")
+
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", refuse)
+    with torch.no_grad():
+        got = logits_of(fresh, *batch)
+    assert np.isfinite(got[0]).all()
