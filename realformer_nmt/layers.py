@@ -10,6 +10,7 @@ Scores are None for a site without residual attention.
 
 from contextlib import nullcontext
 
+from fairseq.modules import FairseqDropout
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 
 from .admin import Omega
@@ -18,6 +19,13 @@ from .attention import ResidualMultiheadAttention, ScoreLink
 
 def _sites(cfg):
     return () if cfg.residual_attention == "none" else tuple(cfg.residual_attention_sites.split(","))
+
+
+def keep_dropout_names(module, stock):
+    """Give a module's own dropouts the name that the ``stock`` class has for --retain-dropout-modules."""
+    for child in module.children():
+        if isinstance(child, FairseqDropout):
+            child.module_name = stock
 
 
 class ResidualLayerMixin:
@@ -66,7 +74,7 @@ def _build_attention(site, cfg, stock, embed_dim, **kwargs):
     if site not in _sites(cfg):
         return stock()
     side = cfg.encoder if site == "encoder" else cfg.decoder
-    return ResidualMultiheadAttention(
+    attention = ResidualMultiheadAttention(
         embed_dim,
         side.attention_heads,
         dropout=cfg.attention_dropout,
@@ -76,6 +84,8 @@ def _build_attention(site, cfg, stock, embed_dim, **kwargs):
         mode=cfg.residual_attention,
         **kwargs,
     )
+    keep_dropout_names(attention, "MultiheadAttention")
+    return attention
 
 
 class RealFormerEncoderLayer(ResidualLayerMixin, TransformerEncoderLayerBase):
@@ -90,6 +100,7 @@ class RealFormerEncoderLayer(ResidualLayerMixin, TransformerEncoderLayerBase):
 
     def __init__(self, cfg, return_fc=False):
         super().__init__(cfg, return_fc)
+        keep_dropout_names(self, "TransformerEncoderLayerBase")
         self._init_omegas(cfg, ("self_attn", "ffn"))
 
     def build_self_attention(self, embed_dim, cfg):
@@ -124,6 +135,7 @@ class RealFormerDecoderLayer(ResidualLayerMixin, TransformerDecoderLayerBase):
 
     def __init__(self, cfg, no_encoder_attn=False, add_bias_kv=False, add_zero_attn=False):
         super().__init__(cfg, no_encoder_attn, add_bias_kv, add_zero_attn)
+        keep_dropout_names(self, "TransformerDecoderLayerBase")
         self._init_omegas(cfg, ("self_attn", "ffn") if no_encoder_attn else ("self_attn", "encoder_attn", "ffn"))
 
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):

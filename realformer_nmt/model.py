@@ -15,7 +15,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 
 from . import admin, attention
 from .errors import RealFormerError
-from .layers import RealFormerDecoderLayer, RealFormerEncoderLayer
+from .layers import RealFormerDecoderLayer, RealFormerEncoderLayer, keep_dropout_names
 from .stack import DecoderScores, EncoderScores, ResidualStack
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class RealFormerEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg, dictionary, embed_tokens, return_fc=False):
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
+        keep_dropout_names(self, "TransformerEncoder")
         self.layers = ResidualStack(self.layers, self.encoder_layerdrop, EncoderScores)
 
     def build_encoder_layer(self, cfg):
@@ -51,6 +52,7 @@ class RealFormerDecoder(TransformerDecoderBase):
 
     def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn=False, output_projection=None):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
+        keep_dropout_names(self, "TransformerDecoder")
         self.layers = ResidualStack(self.layers, self.decoder_layerdrop, DecoderScores)
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):

@@ -265,3 +265,12 @@ def test_the_fused_encoder_of_fairseq_0_12_2_is_never_taken(batch, monkeypatch):
     with torch.no_grad():
         got = logits_of(fresh, *batch)
     assert np.isfinite(got[0]).all()
+
+
+def test_retain_dropout_modules_takes_the_stock_names():
+    from fairseq.modules import FairseqDropout
+
+    def names(model):
+        return sorted(m.module_name for m in model.modules() if isinstance(m, FairseqDropout))
+
+    assert names(build("realformer_tiny")) == names(build("transformer_tiny", encoder_layers=2, decoder_layers=2))
