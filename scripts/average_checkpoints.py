@@ -2,9 +2,12 @@
 """Average fairseq checkpoints; see --help. The code is in realformer_nmt/tools/average.py."""
 
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# One of fairseq's dependencies is behind torch; nothing that a user can act on.
+warnings.filterwarnings("ignore", category=FutureWarning, module="fairscale")
 
 from realformer_nmt.tools.average import main  # noqa: E402
 from realformer_nmt.tools.files import run_main  # noqa: E402

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -64,15 +65,28 @@ def read_lines(path):
     return [line.rstrip("\r") for line in lines]
 
 
-def run_main(main, argv=None):
-    """Call ``main(argv)``; print an expected failure as one line on stderr and exit with status 1."""
+def quiet_libraries():
+    """Show warnings only: some of fairseq's imports set the root logger to show everything, matplotlib's too.
+
+    To be called after those imports.
+    """
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
+
+def run_main(main, argv=None, program=None):
+    """Call ``main(argv)``; print an expected failure as one line on stderr and exit with status 1.
+
+    ``program`` is what the user typed, where it is not Python's own script.
+    """
     # Imported late: its module pulls in torch, which not every tool needs.
     expected = [ToolError, OSError]
     with contextlib.suppress(ImportError):
         from realformer_nmt.checkpoints import CheckpointError
 
         expected.append(CheckpointError)
-    program = Path(sys.argv[0]).name
+    program = program or Path(sys.argv[0]).name
     try:
         status = main(argv)
     except BrokenPipeError:

@@ -111,6 +111,9 @@ def compare_systems(hypotheses, baseline, references, tokenize="13a", resamples=
             first, second = scores[metric]
             row = table.setdefault(metric, {"system": float(second.score), "baseline": float(first.score)})
             row[key] = {"p_value": float(second.p_value), "signature": signatures[metric].format()}
+            if second.score == first.score:
+                # sacrebleu counts only differences larger than the one observed; none at all would be "significant".
+                row[key]["p_value"] = 1.0
             if second.mean is not None:
                 row[key].update(mean=float(second.mean), interval_95=float(second.ci))
     return table

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Plot the logs of fairseq-train; see --help. The code is in realformer_nmt.tools.plot.py."""
+
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# One of fairseq's dependencies is behind torch; nothing that a user can act on.
+warnings.filterwarnings("ignore", category=FutureWarning, module="fairscale")
+
+from realformer_nmt.tools.plot import main  # noqa: E402
+from realformer_nmt.tools.files import run_main  # noqa: E402
+
+if __name__ == "__main__":
+    run_main(main)
