@@ -272,7 +272,7 @@ def read_json(path):
 def last_words(path):
     lines = [line.strip() for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines()]
     lines = [line for line in lines if line]
-    errors = [line for line in lines[-40:] if re.match(r"[\w.]*(Error|Exception)\b|.*error:", line)]
+    errors = [line for line in lines[-40:] if re.match(r"[\w.]*(Error|Exception)\b|.*error:|realformer_nmt: ", line)]
     return f"{(errors or lines or ['no output'])[-1]} (whole output: {path})"
 
 

@@ -53,6 +53,7 @@ def _parse_json(text, name):
     if not isinstance(record, dict) or "epoch" not in record:
         return None
     epoch = int(record.pop("epoch"))
+    record.pop("update", None)  # the epoch with a fraction; simple logs do not have it
     if "num_updates" in record:
         return _point("train_inner", epoch, record.items())
     updates = [key for key in record if key.endswith("_num_updates")]

@@ -57,7 +57,7 @@ def run_shards(command, directory, processes, gpus, total=None, report=None):
     counts, running, failures = [0] * processes, [], []
     cores = os.cpu_count() or 1
 
-    def follow(index, process, path):
+    def follow(index, process, path, errors):
         temporary = path.with_suffix(".part")
         with open(temporary, "wb") as handle:
             for line in process.stdout:
@@ -65,9 +65,10 @@ def run_shards(command, directory, processes, gpus, total=None, report=None):
                 counts[index] += line.startswith(b"H-")
         if process.wait() == 0 and is_complete(temporary):
             os.replace(temporary, path)
+            errors.unlink()
         else:
             # Several processes mostly fail for one reason: the first one's words are enough.
-            failures.append(_reason(temporary))
+            failures.append(_reason(temporary, errors))
 
     for i, path in enumerate(files):
         if is_complete(path):
@@ -78,10 +79,11 @@ def run_shards(command, directory, processes, gpus, total=None, report=None):
         else:
             environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
         shard = ["--distributed-world-size", str(processes), "--distributed-rank", str(i)]
-        process = subprocess.Popen(
-            [*command, *shard], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
-        thread = threading.Thread(target=follow, args=(i, process, path), daemon=True)
+        errors = path.with_suffix(".err")
+        # Apart from stdout: a warning could else land in the middle of a sentence.
+        with open(errors, "wb") as handle:
+            process = subprocess.Popen([*command, *shard], stdout=subprocess.PIPE, stderr=handle, env=environment)
+        thread = threading.Thread(target=follow, args=(i, process, path, errors), daemon=True)
         thread.start()
         running.append((process, thread))
     try:
@@ -105,11 +107,12 @@ def run_shards(command, directory, processes, gpus, total=None, report=None):
     return files
 
 
-def _reason(path):
+def _reason(*paths):
     """The last line that says something, from the output of a failed program."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b|.*error:", line)]
-    return f"{(errors or lines or ['no output'])[-1]} (whole output: {path})"
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    lines = [line.strip() for line in "\n".join(texts).splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b|.*error:|realformer_nmt: ", line)]
+    return f"{(errors or lines or ['no output'])[-1]} (whole output: {paths[-1]})"
 
 
 def read_generated(files):

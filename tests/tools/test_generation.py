@@ -51,6 +51,7 @@ n, i = int(sys.argv[sys.argv.index("--distributed-world-size") + 1]), int(sys.ar
 if "fail" in sys.argv and i == 1:
     print("ValueError: no such thing"); sys.exit(1)
 for k in range(i, 5, n):
+    print("a warning", end="", file=sys.stderr, flush=True)
     print(f"S-{k}\\ts{k}\\nH-{k}\\t-1\\th{k}\\nD-{k}\\t-1\\th{k}")
 print("x | INFO | Translated 3 sentences")
 """
