@@ -1,9 +1,9 @@
 """Reading fairseq checkpoints with torch's safe loader.
 
 A checkpoint is data from elsewhere: reading one must never run code that it carries. torch.load has refused everything
-but tensors and plain containers since torch 2.6; a fairseq checkpoint also holds an ``argparse.Namespace`` and numpy
-scalars (meters), so exactly those are added to the allow-list here. Nothing in this project passes
-``weights_only=False``.
+but tensors and plain containers since torch 2.6; a fairseq checkpoint also holds an ``argparse.Namespace`` and, in its
+meters, numpy scalars and arrays (--eval-bleu keeps its n-gram counts), so exactly those are added to the allow-list
+here. Nothing in this project passes ``weights_only=False``.
 """
 
 import argparse
@@ -24,21 +24,24 @@ class CheckpointError(RealFormerError):
 def allow_fairseq_globals():
     """Add to torch's safe loader what a fairseq checkpoint holds besides tensors. Calling it again changes nothing.
 
-    Allowed: ``argparse.Namespace`` and numpy's scalar constructor, ``dtype`` and the numeric dtype classes. None of them
-    can call anything else.
+    Allowed: ``argparse.Namespace`` and numpy's scalar and array constructors, ``dtype`` and the numeric dtype classes.
+    None of them can call anything else.
     """
-    multiarray = getattr(np, "_core", None) or np.core  # numpy 2 renamed numpy.core
-    scalar = multiarray.multiarray.scalar
+    multiarray = (getattr(np, "_core", None) or np.core).multiarray  # numpy 2 renamed numpy.core
+    constructors = {"scalar": multiarray.scalar, "_reconstruct": multiarray._reconstruct}
     numeric = [type(np.dtype(code)) for code in "?bBhHiIlLqQefd"]
     torch.serialization.add_safe_globals(
         [
             argparse.Namespace,
             np.dtype,
-            scalar,
-            # files written under the other numpy major version name it by the other path
-            (scalar, "numpy.core.multiarray.scalar"),
-            (scalar, "numpy._core.multiarray.scalar"),
+            np.ndarray,
             *numeric,
+            # files written under the other numpy major version name them by the other path
+            *(
+                (function, f"numpy.{core}.multiarray.{name}")
+                for name, function in constructors.items()
+                for core in ("core", "_core")
+            ),
         ]
     )
 
