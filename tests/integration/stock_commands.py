@@ -7,22 +7,27 @@ from one that has torch and fairseq imported already: what happens inside is the
 import contextlib
 import hashlib
 import importlib
+import logging
 import multiprocessing
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
-from train_tools import ROOT, USER_DIR, environment
-
-ENTRY_POINTS = ("preprocess", "train", "validate", "generate", "interactive", "score")
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+USER_DIR = ROOT / "realformer_nmt"
+# all that takes long to import; fairseq_cli's own modules are left out, because importing them sets up logging
+PRELOADED = ["fairseq.options", "fairseq.trainer", "fairseq.sequence_generator", "sacrebleu"]
 
 
 class Done:
-    """A finished command: ``rc``, ``out`` (stdout), ``err`` (stderr)."""
+    """A finished command: ``rc``, ``out`` (stdout), ``err`` (stderr), ``text`` (both, one after the other)."""
 
     def __init__(self, rc, out, err):
         self.rc, self.out, self.err = rc, out, err
+        self.text = out + err
 
     def last_line(self):
         """The last line that was written to stderr."""
@@ -31,13 +36,27 @@ class Done:
 
 def argv_of(name, *args):
     """``("train", databin, ...)`` to the argument vector of fairseq-train with the plug-in."""
-    user_dir = () if name in ("preprocess", "score") else ("--user-dir", USER_DIR)
-    return [f"fairseq-{name}", *map(str, args), *user_dir]
+    ours = () if name in ("preprocess", "score") else ("--user-dir", str(USER_DIR), "--cpu")
+    return [f"fairseq-{name}", *map(str, args), *ours]
 
 
 def installed(program):
     """Path of a console script beside the running interpreter."""
     return os.path.join(os.path.dirname(sys.executable), program)
+
+
+def environment():
+    """The shell's environment for a program: this interpreter's tools, one thread, no GPU."""
+    environ = dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", CUDA_VISIBLE_DEVICES="")
+    environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + environ["PATH"]
+    return environ
+
+
+def weights(path):
+    """The model's weights in a checkpoint, read with torch's safe loader."""
+    from realformer_nmt.checkpoints import load_checkpoint
+
+    return load_checkpoint(str(path))["model"]
 
 
 def command(name, *args, stdin=None, ok=True, timeout=120):
@@ -58,7 +77,7 @@ def forked(name, *args, stdin="", ok=True, timeout=120):
     """Run fairseq-``name`` in a process forked with the imports done; as :func:`command` otherwise."""
     context = multiprocessing.get_context("forkserver")
     os.environ["OMP_NUM_THREADS"] = "1"  # the fork server inherits it when it starts, at the first call
-    context.set_forkserver_preload([f"fairseq_cli.{entry}" for entry in ENTRY_POINTS])
+    context.set_forkserver_preload(PRELOADED)
     argv = argv_of(name, *args)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_run_entry_point, args=(name, argv, stdin, theirs))
@@ -82,14 +101,12 @@ def _check(done, argv, ok):
 
 def _run_entry_point(name, argv, stdin, pipe):
     """In the forked process: what the console script and the interpreter's exit do, with the streams kept apart."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, stream) for stream in ("in", "out", "err")]
         with open(paths[0], "w", encoding="utf-8") as handle:
             handle.write(stdin)
-        for number, (path, mode) in enumerate(zip(paths, (os.O_RDONLY, os.O_CREAT | os.O_WRONLY, os.O_CREAT | os.O_WRONLY))):
-            descriptor = os.open(path, mode)
+        for number, path in enumerate(paths):
+            descriptor = os.open(path, os.O_RDONLY if number == 0 else os.O_CREAT | os.O_WRONLY)
             os.dup2(descriptor, number)
             os.close(descriptor)
         sys.stdin = open(0, encoding="utf-8", closefd=False)
@@ -97,6 +114,9 @@ def _run_entry_point(name, argv, stdin, pipe):
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
         os.chdir(ROOT)
         sys.argv = argv
+        logging.root.handlers.clear()
+        # a child of the fork server would start data loader workers through it; a plain process forks them
+        multiprocessing.set_start_method("fork", force=True)
         rc = 0
         try:
             importlib.import_module(f"fairseq_cli.{name}").cli_main()
@@ -112,6 +132,25 @@ def _run_entry_point(name, argv, stdin, pipe):
             with open(path, encoding="utf-8", errors="replace") as handle:
                 texts.append(handle.read())
         pipe.send((rc, *texts))
+
+
+# one tiny model and schedule that learns the corpus of command_corpus.py in 300 updates
+TINY = [
+    "--arch", "realformer_tiny", "--share-all-embeddings", "--optimizer", "radam", "--adam-betas", "(0.9, 0.98)",
+    "--lr", "0.005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "60", "--max-tokens", "400",
+    "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--dropout", "0.05", "--seed", "1",
+    "--log-format", "simple", "--log-interval", "10", "--num-workers", "0",
+]  # fmt: skip
+
+
+def preprocess(run, corpus, databin):
+    """Make ``databin`` from write_corpus's folder with fairseq-preprocess; ``run`` is command or forked."""
+    run(
+        "preprocess", "--source-lang", "en", "--target-lang", "fr", "--joined-dictionary", "--workers", 1,
+        "--trainpref", corpus / "train", "--validpref", corpus / "valid", "--testpref", corpus / "test",
+        "--destdir", databin,
+    )  # fmt: skip
+    return databin
 
 
 def hypotheses(text):
