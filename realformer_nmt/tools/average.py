@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -174,7 +175,8 @@ def average_checkpoints(paths, progress=None):
     for index, path in enumerate(paths):
         if progress:
             progress(index, len(paths), path)
-        checkpoint = load_checkpoint(path)
+        # Mapped, the optimiser's state (two thirds of a file) is never read. Files from before torch 1.6 cannot be.
+        checkpoint = load_checkpoint(path, mmap=zipfile.is_zipfile(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
             raise ToolError(f"{path}: is not a fairseq checkpoint (it has no 'model' entry)")
         average.add(checkpoint["model"], path)
