@@ -1,5 +1,6 @@
 """Running fairseq-train and the launcher in tests: as real processes where they are killed, else in this process."""
 
+import logging
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ USER_DIR = str(ROOT / "realformer_nmt")
 LAUNCHER = str(ROOT / "scripts" / "train_wmt14_en_fr.sh")
 
 # one tiny model and schedule for all tests of training; dropout is left on unless a test turns it off
-MODEL = ["--arch", "realformer_tiny", "--optimizer", "radam", "--lr", "0.001", "--max-tokens", "100", "--seed", "7"]
+MODEL = ["--arch", "realformer_tiny", "--optimizer", "radam", "--lr", "0.001", "--max-tokens", "100", "--seed", "7", "--num-workers", "0"]
 QUIET = ["--log-format", "simple", "--log-interval", "1", "--disable-validation", "--cpu", "--save-interval", "1000"]
 # without it fairseq makes other batches in a process that resumes in a later epoch
 EXACT = ["--update-epoch-batch-itr", "True"]
@@ -30,24 +31,16 @@ def environment(**extra):
     return environ
 
 
-def fairseq_train(databin, save_dir, *flags):
-    """Command line of the stock fairseq-train with this project's plug-in."""
-    return [
-        sys.executable, "-m", "fairseq_cli.train", str(databin), "--user-dir", USER_DIR, "--save-dir", str(save_dir),
-        *MODEL, *QUIET, *EXACT, *flags,
-    ]  # fmt: skip
-
-
 def launcher(databin, save_dir, *flags):
     """Command line of scripts/train_wmt14_en_fr.sh with the tiny model."""
     return [
         "bash", LAUNCHER, "--data-bin", str(databin), "--save-dir", str(save_dir), "--cpu", "--max-tokens", "100",
         "--global-batch", "200", *MODEL[:2], "--lr", "0.001", "--warmup-updates", "1", "--seed", "7",
-        "--log-interval", "1", "--disable-validation", *flags,
+        "--log-interval", "1", "--disable-validation", "--num-workers", "0", *flags,
     ]  # fmt: skip
 
 
-def run(command, ok=True, timeout=120, **extra):
+def run(command, ok=True, timeout=300, **extra):
     """Run *command* to its end; returns the finished process with its output joined."""
     done = subprocess.run(
         command, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
@@ -58,32 +51,110 @@ def run(command, ok=True, timeout=120, **extra):
 
 
 class Background:
-    """A training process whose log can be waited for."""
+    """A training process whose log can be waited for.
+
+    *command* is a command line, or a function to run in a fork of this process: fairseq takes seconds to import.
+    """
 
     def __init__(self, command, log, **extra):
         self.log = pathlib.Path(log)
-        with open(self.log, "wb") as out:
-            self.process = subprocess.Popen(
-                command, env=environment(**extra), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self.log.touch()
+        self.pid = _fork(command, self.log) if callable(command) else _spawn(command, self.log, extra)
+        self.status = None
 
     def text(self):
         return self.log.read_text(errors="replace")
 
-    def wait_for_update(self, number, timeout=90):
+    def wait_for_update(self, number, timeout=240):
         """Wait until the log shows *number* updates or more."""
         end = time.time() + timeout
         while time.time() < end:
             seen = [int(n) for n in re.findall(r"num_updates=(\d+)", self.text())]
             if seen and max(seen) >= number:
                 return
-            if self.process.poll() is not None:
+            if self.poll() is not None:
                 break
             time.sleep(0.02)
         raise AssertionError(f"update {number} was not reached:\n{self.text()[-6000:]}")
 
-    def wait(self, timeout=90):
-        return self.process.wait(timeout)
+    def poll(self):
+        """Exit status, negative for a signal, or None while it runs."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def wait(self, timeout=240):
+        end = time.time() + timeout
+        while self.poll() is None:
+            assert time.time() < end, f"still running after {timeout} s:\n{self.text()[-6000:]}"
+            time.sleep(0.02)
+        return self.status
+
+
+def _spawn(command, log, extra):
+    with open(log, "wb") as out:
+        return subprocess.Popen(
+            command, env=environment(**extra), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        ).pid
+
+
+def _fork(function, log):
+    import fairseq_cli.train  # noqa: F401  imported once, here, and shared by every fork
+
+    import realformer_nmt  # noqa: F401
+
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
+        logging.basicConfig(format="%(asctime)s | %(levelname)s | %(name)s | %(message)s", level="INFO", stream=sys.stdout, force=True)
+        function()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+class Train:
+    """The stock fairseq-train command with this project's plug-in, to be run in a fork or printed as a command line."""
+
+    def __init__(self, databin, save_dir, *flags, before=None):
+        self.arguments = [
+            str(databin), "--user-dir", USER_DIR, "--save-dir", str(save_dir), *MODEL, *QUIET, *EXACT, *flags,
+        ]  # fmt: skip
+        self.before = before
+
+    def __call__(self):
+        from fairseq_cli.train import cli_main
+
+        import torch
+
+        torch.set_num_threads(1)
+        sys.argv = ["fairseq-train", *self.arguments]
+        if self.before:
+            self.before()
+        cli_main()
+
+
+def train(tmp_path, databin, save_dir, *flags, ok=True, before=None):
+    """Run fairseq-train to its end in a fork; returns its exit status and log."""
+    job = Background(Train(databin, save_dir, *flags, before=before), tmp_path / "train.log")
+    status = job.wait()
+    if ok:
+        assert status == 0, job.text()[-6000:]
+    return status, job.text()
 
 
 def losses(text):

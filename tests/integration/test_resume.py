@@ -1,19 +1,18 @@
-"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 75 s.
+"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 35 s.
 
-Float32, one process, dropout on, several epochs, an interruption in the middle of an epoch.
+Float32, one process, dropout on, several epochs, interruptions in the middle of an epoch.
 """
 
+import io
 import os
-import pathlib
+import shutil
 import signal
-import sys
 
 import pytest
 from tiny_databin import write_databin
-from train_tools import Background, assert_same_weights, fairseq_train, launcher, run
+from train_tools import Background, Train, assert_same_weights, launcher, run, train
 
-HERE = pathlib.Path(__file__).parent
-UPDATES = 60
+UPDATES = 60  # five epochs of 12
 STEPS = ["--max-update", str(UPDATES), "--save-interval-updates", "10", "--no-epoch-checkpoints"]
 
 
@@ -24,46 +23,71 @@ def databin(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_one_go(databin, tmp_path_factory):
-    save_dir = tmp_path_factory.mktemp("one-go")
-    run(fairseq_train(databin, save_dir, *STEPS))
-    return save_dir / "checkpoint_last.pt"
+    folder = tmp_path_factory.mktemp("one-go")
+    train(folder, databin, folder / "s", *STEPS)
+    return folder / "s" / "checkpoint_last.pt"
 
 
-def dying(where, number, command):
-    """*command* of fairseq-train, run so that it is killed while writing."""
-    assert command[1:3] == ["-m", "fairseq_cli.train"]
-    return [sys.executable, str(HERE / "die_writing.py"), where, str(number), *command[3:]]
+def lose_power(where, number):
+    """Make the calling process die while it writes its *number*-th checkpoint.
+
+    save: with half of the first file written (fairseq does that under a temporary name).
+    copy: with half of checkpoint_last.pt written (fairseq copies the first file to it, in place).
+    """
+    import torch
+
+    save, copyfile, seen = torch.save, shutil.copyfile, []
+
+    def save_or_die(obj, f, *args, **kwargs):
+        seen.append(1)
+        if where == "save" and len(seen) == number:
+            whole = io.BytesIO()
+            save(obj, whole)
+            f.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+            f.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(obj, f, *args, **kwargs)
+
+    def copy_or_die(source, target, **kwargs):
+        if where == "copy" and len(seen) == number and target.endswith("checkpoint_last.pt"):
+            with open(source, "rb") as i, open(target, "wb") as o:
+                o.write(i.read(os.path.getsize(source) // 2))
+                o.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return copyfile(source, target, **kwargs)
+
+    torch.save, shutil.copyfile = save_or_die, copy_or_die
 
 
 def test_three_pieces_with_kill_9_between(databin, in_one_go, tmp_path):
-    command = fairseq_train(databin, tmp_path / "s", *STEPS)
-    first = Background(command, tmp_path / "first.log")
+    save_dir = tmp_path / "s"
+    first = Background(Train(databin, save_dir, *STEPS), tmp_path / "first.log")
     first.wait_for_update(24)
-    os.kill(first.process.pid, signal.SIGKILL)
+    os.kill(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
 
     # the second piece dies while its second checkpoint is half written
-    second = run(dying("save", 2, command), ok=False)
-    assert second.returncode == -signal.SIGKILL
-    assert list((tmp_path / "s").glob("*.pt.tmp"))
+    status, second = train(tmp_path, databin, save_dir, *STEPS, ok=False, before=lambda: lose_power("save", 2))
+    assert status == -signal.SIGKILL
+    assert list(save_dir.glob("*.pt.tmp"))
 
-    third = run(command)
-    assert "Loaded checkpoint" in second.stdout and "Loaded checkpoint" in third.stdout
-    assert_same_weights(tmp_path / "s" / "checkpoint_last.pt", in_one_go)
+    _, third = train(tmp_path, databin, save_dir, *STEPS)
+    assert "Loaded checkpoint" in second and "Loaded checkpoint" in third
+    assert_same_weights(save_dir / "checkpoint_last.pt", in_one_go)
 
 
 def test_killed_while_checkpoint_last_is_copied(databin, in_one_go, tmp_path):
     save_dir = tmp_path / "s"
-    command = fairseq_train(databin, save_dir, *STEPS)
-    assert run(dying("copy", 3, command), ok=False).returncode == -signal.SIGKILL
+    status, _ = train(tmp_path, databin, save_dir, *STEPS, ok=False, before=lambda: lose_power("copy", 3))
+    assert status == -signal.SIGKILL
     last = save_dir / "checkpoint_last.pt"
     half = last.read_bytes()
     assert len(half) < os.path.getsize(save_dir / "checkpoint_3_30.pt")
 
-    # plain fairseq-train stops; it neither starts over nor touches the files
-    plain = run(command, ok=False)
-    assert plain.returncode != 0 and "damaged or truncated" in plain.stdout.strip().splitlines()[-1]
-    assert "No existing checkpoint found" not in plain.stdout and "num_updates=1," not in plain.stdout
+    # plain fairseq-train stops with one line; it neither starts over nor touches the files
+    status, log = train(tmp_path, databin, save_dir, *STEPS, ok=False)
+    assert status != 0 and "damaged or truncated" in log.strip().splitlines()[-1]
+    assert "No existing checkpoint found" not in log and "num_updates=1," not in log
     assert last.read_bytes() == half
 
     # what the launcher does before it starts the same training
@@ -71,31 +95,28 @@ def test_killed_while_checkpoint_last_is_copied(databin, in_one_go, tmp_path):
 
     note = prepare_resume(str(save_dir)).notes[-1]
     assert note.startswith("WARNING") and "checkpoint_3_30.pt" in note
-    run(command)
+    train(tmp_path, databin, save_dir, *STEPS)
     assert_same_weights(last, in_one_go)
 
 
 def test_launcher_survives_damage_and_keeps_what_averaging_needs(databin, tmp_path):
-    """Six epochs with the last three to be averaged; checkpoint_last.pt is cut short after the first three."""
-    flags = ["--average-last", "3", "--average-until", "5", "--global-batch", "400"]
-    whole = tmp_path / "whole"
-    run(launcher(databin, whole, *flags, "--max-epoch", "6"))
-    # averaging up to epoch 5 needs 3, 4 and 5, although epoch 6 has been trained since
-    assert sorted(p.name for p in whole.glob("checkpoint?.pt")) == [f"checkpoint{n}.pt" for n in (3, 4, 5, 6)]
-
-    cut = tmp_path / "cut"
-    run(launcher(databin, cut, "--average-last", "3", "--global-batch", "400", "--max-epoch", "3"))
-    with open(cut / "checkpoint_last.pt", "r+b") as f:
+    """Six epochs, averaging 3 up to epoch 5; checkpoint_last.pt is cut short after the first three."""
+    flags = ["--average-last", "3", "--average-until", "5", "--global-batch", "400", "--max-epoch", "6"]
+    save_dir = tmp_path / "s"
+    stopped_early = [*flags, "--max-update", "9", "--save-interval", "1"]  # three updates an epoch
+    run(launcher(databin, save_dir, *stopped_early))
+    with open(save_dir / "checkpoint_last.pt", "r+b") as f:
         f.truncate(1000)
-    done = run(launcher(databin, cut, *flags, "--max-epoch", "6"))
+    done = run(launcher(databin, save_dir, *flags))
     assert "WARNING" in done.stdout and "going on from checkpoint3.pt" in done.stdout
-    assert list(cut.glob("checkpoint_last.pt.damaged-*"))
-    assert_same_weights(cut / "checkpoint6.pt", whole / "checkpoint6.pt")
-    assert "num_updates=1," not in (cut / "logs" / "train.log").read_text().split("going on from")[-1].split("+ ")[-1]
+    assert "num_updates=9," not in done.stdout and "num_updates=10," in done.stdout
+    assert list(save_dir.glob("checkpoint_last.pt.damaged-*"))
+    # averaging up to epoch 5 needs 3, 4 and 5, although epoch 6 has been trained since
+    assert sorted(p.name for p in save_dir.glob("checkpoint?.pt")) == [f"checkpoint{n}.pt" for n in (3, 4, 5, 6)]
 
-    for path in cut.glob("*.pt"):
+    for path in save_dir.glob("*.pt"):
         with open(path, "r+b") as f:
             f.truncate(1000)
-    refused = run(launcher(databin, cut, *flags, "--max-epoch", "7"), ok=False)
+    refused = run(launcher(databin, save_dir, *flags), ok=False)
     assert refused.returncode == 2
     assert "nothing to go on from" in refused.stdout.strip().splitlines()[-1]

@@ -9,12 +9,12 @@ from tiny_databin import write_databin
 from train_tools import ROOT, Background, assert_same_weights, environment, launcher, run
 
 # enough updates that the signal always comes before the end, few enough to finish soon after resuming
-STEPS = ["--max-update", "220", "--average-last", "1"]
+STEPS = ["--max-update", "120", "--average-last", "1"]
 
 
 @pytest.fixture(scope="module")
 def databin(tmp_path_factory):
-    return write_databin(tmp_path_factory.mktemp("stop") / "db")
+    return write_databin(tmp_path_factory.mktemp("stop") / "db", pairs=1500)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def in_one_go(databin, tmp_path_factory):
 def test_sigusr1_to_the_launcher(databin, in_one_go, tmp_path):
     job = Background(launcher(databin, tmp_path / "s", *STEPS), tmp_path / "log")
     job.wait_for_update(20)
-    os.kill(job.process.pid, signal.SIGUSR1)
+    os.kill(job.pid, signal.SIGUSR1)
     assert job.wait() == 75
     assert "stopped on SIGUSR1 with its checkpoint saved" in job.text().strip().splitlines()[-1]
     assert (tmp_path / "s" / "checkpoint_last.pt").exists()
@@ -69,7 +69,7 @@ def test_slurm_job_queues_again_on_preemption_and_finishes(databin, in_one_go, t
     command = ["bash", str(ROOT / "scripts" / "slurm" / "train.sbatch"), "wmt14_en_fr", *command[2:]]
     job = Background(command, tmp_path / "log", **slurm)
     job.wait_for_update(20)
-    os.kill(job.process.pid, signal.SIGTERM)
+    os.kill(job.pid, signal.SIGTERM)
     assert job.wait() == 0
     assert (tmp_path / "calls").read_text() == "requeue 4711\n"
 
