@@ -89,7 +89,9 @@ started=$SECONDS
 
 # failed LOG WHAT: stop, with the reason found in the log.
 failed() {
-  die "$2: $(grep -E 'Error|error:|Exception' "$1" | tail -n 1 | cut -c1-300) (log: $1)"
+  local reason
+  reason=$(grep -E 'Error|error:|Exception|^realformer_nmt: ' "$1" | tail -n 1 | cut -c1-300 || true)
+  die "$2: ${reason:-it was stopped; run again to go on} (log: $1)"
 }
 
 # --- 1. corpus --------------------------------------------------------------------------------------------------
@@ -135,6 +137,17 @@ if [[ -f $out/trained ]]; then
   say "3/6 training: done already"
 else
   say "3/6 training: $arch, $updates updates$([[ ! -f $checkpoints/checkpoint_last.pt ]] || echo ', resumed')"
+  # A run killed while it saved may have left a truncated checkpoint_last.pt.
+  python - "$checkpoints" <<'EOF'
+import sys
+from realformer_nmt.launch import LaunchError
+from realformer_nmt.launch.resume import prepare_resume
+try:
+    for note in prepare_resume(sys.argv[1]).notes:
+        print(note)
+except LaunchError as error:
+    sys.exit("quickstart.sh: error: %s" % error)
+EOF
   status=0
   fairseq-train "$out/data-bin" --user-dir "$ROOT/realformer_nmt" --source-lang en --target-lang fr \
     --arch "$arch" --share-all-embeddings --dropout 0.1 \
