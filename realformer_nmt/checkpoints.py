@@ -49,7 +49,7 @@ def allow_fairseq_globals():
 def describe_load_failure(error, path):
     """One line that says why ``torch.load`` gave up on ``path`` (str) with ``error`` (an exception)."""
     text = str(error)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or text.startswith("Model file not found"):
         return f"checkpoint {path}: no such file"
     if isinstance(error, pickle.UnpicklingError) and "Weights only load failed" in text:
         found = re.search(r"(?:Unsupported global: GLOBAL|GLOBAL) ([\w.]+)", text)
@@ -59,10 +59,10 @@ def describe_load_failure(error, path):
                 "use a file that holds only tensors and settings"
             )
         return f"checkpoint {path}: refused, it is not a plain tensor file (damaged, or it carries code)"
-    if isinstance(error, (RuntimeError, EOFError, pickle.UnpicklingError, OSError, ValueError, KeyError)):
-        first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-        return f"checkpoint {path}: damaged or truncated ({first[:160]}); use another checkpoint"
-    return f"checkpoint {path}: {type(error).__name__}"
+    first = text.strip().splitlines()[0][:160] if text.strip() else type(error).__name__
+    if isinstance(error, (KeyError, TypeError, AttributeError, IndexError)) or first.startswith("Neither args nor cfg"):
+        return f"checkpoint {path}: not a whole fairseq checkpoint ({type(error).__name__}: {first}); use another file"
+    return f"checkpoint {path}: damaged or truncated ({first}); use another checkpoint"
 
 
 def load_checkpoint(path, mmap=None):
@@ -89,11 +89,14 @@ def load_checkpoint(path, mmap=None):
 
 
 def _path_being_loaded(traceback):
-    """The ``path`` argument of fairseq's ``load_checkpoint_to_cpu`` in a traceback, or None."""
+    """The file that fairseq was reading or looking for where ``traceback`` ends, or None."""
     path = None
     while traceback is not None:
-        if traceback.tb_frame.f_code.co_name == "load_checkpoint_to_cpu":
-            path = traceback.tb_frame.f_locals.get("path")
+        frame, last = traceback.tb_frame, traceback.tb_next is None
+        if frame.f_code.co_name == "load_checkpoint_to_cpu":
+            path = frame.f_locals.get("path")
+        elif frame.f_code.co_name == "load_model_ensemble_and_task" and last:  # not: a mistake in building the model
+            path = frame.f_locals.get("filename")
         traceback = traceback.tb_next
     return path
 
@@ -113,7 +116,7 @@ def install_one_line_errors():
         path = _path_being_loaded(traceback)
         if isinstance(error, RealFormerError):
             print(f"realformer_nmt: {error}", file=sys.stderr)
-        elif path is not None and isinstance(error, (pickle.UnpicklingError, RuntimeError, EOFError, OSError)):
+        elif path is not None and isinstance(error, Exception):
             print(f"realformer_nmt: {describe_load_failure(error, path)}", file=sys.stderr)
         else:
             previous(kind, error, traceback)
