@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import threading
@@ -102,7 +103,8 @@ def train_flags(args, system, seed):
     flags += ["--max-update", str(args.max_update)]
     every = str(args.validate_every)
     flags += ["--validate-interval-updates", every, "--save-interval-updates", every, "--keep-interval-updates", "1"]
-    flags += ["--no-epoch-checkpoints", "--log-format", "json", "--log-interval", "20", "--num-workers", "0"]
+    flags += ["--no-epoch-checkpoints", "--log-format", "json", "--num-workers", "0"]
+    flags += ["--log-interval", str(min(20, max(1, args.validate_every // 5)))]
     return flags + (["--cpu"] if args.cpu else []) + args.train_flags
 
 
@@ -251,7 +253,8 @@ def read_run(directory):
     record = {"valid_updates": updates, "valid_nll_loss": losses}
     _, speeds = series(points, "train_inner", "ups")
     # The first interval holds start-up, and the short ones after a validation say little: the median sees neither.
-    record["seconds_per_update"] = sorted(1 / ups for ups in speeds if ups > 0)[len(speeds) // 2] if any(speeds) else None
+    seconds = [1 / ups for ups in speeds if ups > 0]
+    record["seconds_per_update"] = statistics.median(seconds) if seconds else None
     _, free = series(points, "train_inner", "gb_free")
     total = device_memory_gb(directory / "train.out") if free and (directory / "train.out").exists() else None
     record["peak_gpu_mb"] = (total - min(free)) * 1024 if total else None

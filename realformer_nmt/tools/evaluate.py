@@ -204,6 +204,8 @@ def generate(args, files, output, source, target):
     flags = ["--gen-subset", args.gen_subset, "--source-lang", source, "--target-lang", target]
     flags += ["--beam", str(args.beam), "--lenpen", str(args.lenpen), "--max-tokens", str(args.max_tokens)]
     flags += ["--post-process", args.post_process] if args.post_process not in ("", "none") else []
+    # With its default of 8, fairseq leaves out the last sentences of a pass where they do not fill such a batch.
+    flags += ["--required-batch-size-multiple", "1"]
     # Without a terminal fairseq's progress bar is one endless line.
     flags += ["--log-format", "simple", "--log-interval", "1000"]
     flags += (["--cpu"] if not gpus else []) + (["--fp16"] if args.fp16 else []) + args.generate_flags
