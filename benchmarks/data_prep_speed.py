@@ -8,12 +8,13 @@ Compared, on REPEATS runs each, taken in turn:
   whole   raw text to data-bin: the published shell recipe's steps and data_prep's pipeline.
 
 Moses' scripts are not part of this project. --moses names a folder with tokenizer/{normalize-punctuation,
-remove-non-printing-char,tokenizer}.perl and training/clean-corpus-n.perl, e.g. a checkout's scripts/; PyPI's mosestokenizer carries an older
-tokenizer.perl that does the same work. --text is a prefix with PREFIX.en.gz and PREFIX.fr.gz (Multi30k's train).
+remove-non-printing-char,tokenizer}.perl and training/clean-corpus-n.perl, e.g. a checkout's scripts/. --text is
+a prefix with PREFIX.en.gz and PREFIX.fr.gz (Multi30k's train).
 """
 import argparse
 import gzip
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -33,22 +34,32 @@ def shell(command):
     subprocess.run(["bash", "-c", "set -o pipefail; " + command], check=True, stderr=subprocess.DEVNULL)
 
 
+def cpu_seconds():
+    """CPU time of this process and of its children that have ended."""
+    return sum(value for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+               for value in resource.getrusage(who)[:2])
+
+
 def median(runs, repeats):
-    """{name: median seconds} of the functions `runs`, each run `repeats` times in turn."""
+    """{name: [(seconds, CPU seconds)]} of the functions `runs`, each run `repeats` times in turn."""
     times = {name: [] for name in runs}
     for _ in range(repeats):
         for name, function in runs.items():
-            start = time.monotonic()
+            start, cpu = time.monotonic(), cpu_seconds()
             function()
-            times[name].append(time.monotonic() - start)
-    return {name: (statistics.median(values), min(values), max(values)) for name, values in times.items()}
+            times[name].append((time.monotonic() - start, cpu_seconds() - cpu))
+    return times
 
 
 def report(title, lines, times, base):
+    """Prints medians of wall and CPU seconds, and each one's ratio to `base`; CPU time does not see other load."""
     print("\n%s (%s lines)" % (title, format(lines, ",")))
-    for name, (middle, low, high) in times.items():
-        print("  %-28s %7.2f s (%.2f-%.2f)  %9s lines/s  %.2f x %s" % (
-            name, middle, low, high, format(int(lines / middle), ","), times[base][0] / middle, base), flush=True)
+    medians = {name: [statistics.median(values) for values in zip(*runs)] for name, runs in times.items()}
+    for name, (wall, cpu) in medians.items():
+        walls = [run[0] for run in times[name]]
+        print("  %-12s %7.2f s (%.2f-%.2f)  %9s lines/s  CPU %7.2f s   %.2f x (CPU %.2f x) %s" % (
+            name, wall, min(walls), max(walls), format(int(lines / wall), ","), cpu, medians[base][0] / wall,
+            medians[base][1] / cpu, base), flush=True)
 
 
 def main():

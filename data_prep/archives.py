@@ -1,11 +1,15 @@
 """Taking the few members that are needed out of an archive, and nothing else."""
 import gzip
-import shutil
+import os
 import tarfile
 import zlib
 
 from data_prep.chunks import open_bytes
 from data_prep.errors import DataPrepError
+from data_prep.progress import Progress
+
+
+_BLOCK = 1 << 20
 
 
 class Damaged(Exception):
@@ -21,12 +25,14 @@ def extract(archive, members):
     so that a damaged tail is seen. Raises Damaged, or DataPrepError where a member is not in a sound archive.
     """
     wanted = dict(members)
+    progress = Progress("unpack %s" % os.path.basename(archive), "MB", os.path.getsize(archive))
     try:
         if "" in wanted:
-            with gzip.open(archive, "rb") as source, open(wanted.pop(""), "wb") as out:
-                shutil.copyfileobj(source, out, 1 << 20)
+            with open(archive, "rb") as raw, gzip.GzipFile(fileobj=raw) as source:
+                _copy(source, wanted.pop(""), raw, progress)
             return
         with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            raw = stream.fileobj if isinstance(stream, gzip.GzipFile) else stream
             for entry in tar:
                 name = entry.name[2:] if entry.name.startswith("./") else entry.name
                 if name not in wanted:
@@ -36,12 +42,25 @@ def extract(archive, members):
                 source = tar.extractfile(entry)
                 if name.endswith(".gz"):
                     source = gzip.GzipFile(fileobj=source)
-                with open(wanted.pop(name), "wb") as out:
-                    shutil.copyfileobj(source, out, 1 << 20)
+                _copy(source, wanted.pop(name), raw, progress)
             # The gzip checksum comes after the tar's own end.
-            while stream.read(1 << 20):
-                pass
+            while stream.read(_BLOCK):
+                progress.add(0)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Damaged("%s: damaged archive (%s)" % (archive, error)) from None
     if wanted:
         raise DataPrepError("%s: no member %s; is this the published archive?" % (archive, ", ".join(sorted(wanted))))
+
+
+def _copy(source, path, raw, progress):
+    """Copies `source` to the file `path`; how far `raw`, the archive, is read tells the time left."""
+    done = 0
+    with open(path, "wb") as out:
+        while True:
+            data = source.read(_BLOCK)
+            if not data:
+                return
+            out.write(data)
+            before, done = done, done + len(data)
+            progress.bytes = raw.tell()
+            progress.add((done >> 20) - (before >> 20))

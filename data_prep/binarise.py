@@ -3,8 +3,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from data_prep.errors import DataPrepError
+from data_prep.progress import Progress
+from data_prep.stages import remove
 
 
 def write_dictionary(pieces, output):
@@ -36,22 +39,57 @@ def preprocess_command():
     return command
 
 
-def binarise(prefixes, langs, dictionary, output, workers):
-    """Runs fairseq-preprocess on train/valid/test prefixes (None where there is no such set) into `output`."""
+def binarise(prefixes, langs, dictionary, output, workers, expected_bytes=None):
+    """Runs fairseq-preprocess on {split: prefix} into the folder `output`.
+
+    expected_bytes: roughly what it will write, for the time left. Raises DataPrepError with its last line where it
+    fails, OSError where the disk is full.
+    """
+    # A fairseq-preprocess whose parent was killed may still be writing: never share a folder with it.
+    folder, name = os.path.split(output)
+    for stale in os.listdir(folder):
+        if stale.startswith(name + "."):
+            remove(os.path.join(folder, stale))
+    own = "%s.%d" % (output, os.getpid())
     command = [preprocess_command(), "--source-lang", langs[0], "--target-lang", langs[1], "--joined-dictionary",
-               "--srcdict", dictionary, "--destdir", output, "--workers", str(workers)]
+               "--srcdict", dictionary, "--destdir", own, "--workers", str(workers)]
     for name in ("train", "valid", "test"):
         if prefixes.get(name):
             command += ["--%spref" % name, prefixes[name]]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                            encoding="utf-8", errors="replace")
-    if result.returncode:
-        lines = [line for line in result.stdout.splitlines() if line.strip()]
+    progress = Progress("fairseq-preprocess", "MB", expected_bytes)
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                try:
+                    process.wait(1)
+                except subprocess.TimeoutExpired:
+                    written = _written(own)
+                    progress.add((written >> 20) - progress.count, written - progress.bytes)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        said.seek(0)
+        lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    if process.returncode:
+        remove(own)
         if any("No space left" in line for line in lines):
             raise OSError(28, "No space left on device", output)
         raise DataPrepError("fairseq-preprocess failed (%s); run it by hand to see all: %s"
-                            % (lines[-1] if lines else "exit status %d" % result.returncode, " ".join(command)))
-    log = os.path.join(output, "preprocess.log")
-    if os.path.exists(log):
-        os.remove(log)  # holds times and temporary paths; the manifest says what was done
+                            % (lines[-1] if lines else "exit status %d" % process.returncode, " ".join(command)))
+    remove(os.path.join(own, "preprocess.log"))  # holds times and temporary paths; the manifest says what was done
+    os.rename(own, output)
+    progress.done()
     return {}
+
+
+def _written(folder):
+    """Bytes in the files of `folder`, which come and go."""
+    total = 0
+    try:
+        for entry in os.scandir(folder):
+            total += entry.stat().st_size
+    except OSError:
+        pass
+    return total

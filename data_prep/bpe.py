@@ -40,10 +40,10 @@ def count_words(label, paths, output, workers):
 
 def learn_codes(label, words, output, merges):
     """Learns `merges` merges from the output of `count_words`; returns counts."""
-    progress = Progress(label, "merges")
+    progress = Progress(label, "merges", merges)
     with open(words, encoding="utf-8", newline="\n") as lines, \
             open(output, "w", encoding="utf-8", newline="\n") as out:
-        learnt = learn(lines, out, merges, on_merge=lambda: progress.add(1))
+        learnt = learn(lines, out, merges, on_merge=lambda: progress.add(1, 1))
     progress.done()
     return {"merges_asked": merges, "merges_learnt": learnt}
 
@@ -114,6 +114,8 @@ def encode_files(label, pairs, outputs, codes, key, limits, workers, pieces=None
             target.write(result[1])
             total["pairs_in"] += block[2]
             total["pairs_out"] += result[2]
+            if block[3]:
+                total["over_long"] = total.get("over_long", 0) + block[3]
             if pieces is not None:
                 pieces.update(result[3])
             progress.add(block[2], block[4])

@@ -3,6 +3,8 @@ import collections
 import concurrent.futures
 import gzip
 import os
+import threading
+import time
 import zlib
 from concurrent.futures.process import BrokenProcessPool
 
@@ -109,6 +111,16 @@ def size_of(paths):
     return sum(os.path.getsize(path) for path in paths)
 
 
+def _die_with(parent):
+    """Ends this worker soon after its parent is gone: killed outright, it could not tell its workers itself."""
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def ordered_map(function, items, workers):
     """Yields (item, function(item)) in the order of `items`, computed by `workers` processes.
 
@@ -120,7 +132,7 @@ def ordered_map(function, items, workers):
         for item in items:
             yield item, function(item)
         return
-    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+    with concurrent.futures.ProcessPoolExecutor(workers, initializer=_die_with, initargs=(os.getpid(),)) as pool:
         waiting = collections.deque()
         try:
             for item in items:

@@ -277,6 +277,7 @@ class Pipeline:
                     if not counts["pairs_out"]:
                         raise DataPrepError("no training pair is left after cleaning to %d-%d tokens and ratio %s"
                                             % self.corpus.limits)
+                    counts["pieces"] = sum(pieces.values())
                     counts.update(binarise.write_dictionary(pieces, temporary[2]))
                 return counts
 
@@ -284,10 +285,13 @@ class Pipeline:
                                      outputs, action))
         if self.corpus.test:
             stamps.append(self._references(stages, keys["test"]))
+        train = next(stamp["counts"] for stamp in stamps if stamp["stage"] == "encode/train")
+        # fairseq writes 2 bytes a piece and line end, 4 where the dictionary is larger than they can number.
+        size = (train["pieces"] + 2 * train["pairs_out"]) * (2 if train["dictionary"] < 65500 else 4)
         encoded = [stamp["key"] for stamp in stamps if stamp["stage"].startswith("encode/")]
         stamps.append(stages.run(
             "binarise", [list(self.langs)], encoded, [os.path.join(out, "data-bin")],
-            lambda temporary: binarise.binarise(prefixes, self.langs, dictionary, temporary[0], workers)))
+            lambda temporary: binarise.binarise(prefixes, self.langs, dictionary, temporary[0], workers, size)))
         return stamps
 
     def _references(self, stages, keys):

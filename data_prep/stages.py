@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 
 from data_prep.errors import DataPrepError
 
@@ -56,11 +57,15 @@ class Stages:
         os.makedirs(self.stamps, exist_ok=True)
         # pylint: disable-next=consider-using-with
         self._lock = open(os.path.join(root, "lock"), "w", encoding="utf-8")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataPrepError("%s: another run is preparing this folder; wait for it or give another --out"
-                                % root) from None
+        for patience in range(6, -1, -1):  # the workers of a run that was just killed hold it a moment longer
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not patience:
+                    raise DataPrepError("%s: another run is preparing this folder; wait for it or give another "
+                                        "--out" % root) from None
+                time.sleep(0.5)
 
     def path(self, *names):
         """A path under the root, its folder made."""
@@ -91,7 +96,7 @@ class Stages:
             remove(path)
         try:
             counts = action(temporary)
-        except OSError:
+        except (OSError, DataPrepError):
             # A full disk most often: give the half-written space back, so that the message can be acted on.
             for path in temporary:
                 remove(path)

@@ -90,14 +90,14 @@ def test_killed_again_and_again(small, tmp_path):
 
 
 def test_killed_once_in_every_stage(small, tmp_path):
-    """Killed at every 23rd step in turn: each time the rerun, with another number of workers, gives the same."""
+    """Killed at every 40th step in turn: each time the rerun, with another number of workers, gives the same."""
     whole = attempt(10 ** 6, tmp_path / "whole", small)
     cut_in = set()
-    for number in range(5, whole.steps, 23):
-        killed = attempt(number, tmp_path / "cut", small)
+    for number in range(9, whole.steps, 40):
+        killed = attempt(number, tmp_path / "cut", small, workers=1 + number % 2)
         assert killed.returncode == -signal.SIGKILL
         cut_in.update([line for line in killed.stderr.split("\n") if line.endswith(": start")][-1:])
-        again = attempt(10 ** 6, tmp_path / "cut", small, workers=1 + number % 2)
+        again = attempt(10 ** 6, tmp_path / "cut", small, workers=2 - number % 2)
         assert again.returncode == 0, again.stderr
         assert tree(tmp_path / "cut") == tree(tmp_path / "whole")
         shutil.rmtree(tmp_path / "cut")

@@ -60,32 +60,36 @@ def test_entry_point(name, environ, server, tmp_path):
 
 
 def test_own_files(environ, tmp_path):
+    """A user's own pair of files; and the data-bin is, byte for byte, what fairseq-preprocess makes of the text alone.
+
+    That is: the dictionary that is handed to it equals the one it would build.
+    """
     for lang in ("en", "de"):
-        (tmp_path / ("corpus." + lang)).write_bytes(text(lang, 120))
+        (tmp_path / ("corpus." + lang)).write_bytes(text(lang, 300))
         (tmp_path / ("held.%s.gz" % lang)).write_bytes(gzip.compress(text(lang, 12, 5)))
-    out = tmp_path / "out"
-    args = ["--source-lang", "de", "--target-lang", "en", "--train", tmp_path / "corpus", "--bpe-merges", 100]
-    run_script("prepare", *args, "--valid", tmp_path / "held", "--test", tmp_path / "held", "--out", out, env=environ)
-    assert len(read_bin(str(out / "data-bin"), "test", "de", "en", "de")) == 12
-    assert not (out / "work" / "tok").exists()  # no --keep-raw
-    assert (out / "text" / "test.en").read_bytes() == text("en", 12, 5)
-
-
-def test_data_bin_is_what_fairseq_makes_of_the_text(environ, tmp_path):
-    """The dictionary given to fairseq-preprocess is byte for byte the one it builds itself."""
-    for lang in ("en", "fr"):
-        (tmp_path / ("c." + lang)).write_bytes(text(lang, 300))
     out, plain = tmp_path / "out", tmp_path / "plain"
-    run_script("prepare", "--source-lang", "en", "--target-lang", "fr", "--train", tmp_path / "c", "--keep-raw",
-               "--valid-every", 20, "--bpe-merges", 150, "--workers", 2, "--out", out, env=environ)
+    run_script("prepare", "--source-lang", "de", "--target-lang", "en", "--train", tmp_path / "corpus", "--test",
+               tmp_path / "held", "--valid-every", 20, "--bpe-merges", 150, "--workers", 2, "--keep-raw", "--out", out,
+               env=environ)
+    assert len(read_bin(str(out / "data-bin"), "test", "de", "en", "de")) == 12
+    assert (out / "text" / "test.en").read_bytes() == text("en", 12, 5)
     from data_prep.binarise import preprocess_command
     bpe = str(out / "work" / "bpe") + os.sep
-    subprocess.run([preprocess_command(), "--source-lang", "en", "--target-lang", "fr", "--joined-dictionary",
-                    "--trainpref", bpe + "train", "--validpref", bpe + "valid", "--destdir", str(plain)],
-                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([preprocess_command(), "--source-lang", "de", "--target-lang", "en", "--joined-dictionary",
+                    "--trainpref", bpe + "train", "--validpref", bpe + "valid", "--testpref", bpe + "test", "--destdir",
+                    str(plain)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.remove(plain / "preprocess.log")
     assert tree(plain, names=["."]) == {name[len("data-bin/"):]: data for name, data in tree(out).items()
                                         if name.startswith("data-bin/")}
+
+
+def test_own_files_without_keep_raw(tmp_path, quick_preprocess):
+    from data_prep import cli
+    for lang in ("en", "de"):
+        (tmp_path / ("corpus." + lang)).write_bytes(text(lang, 60))
+    assert cli.main(["prepare", "--source-lang", "de", "--target-lang", "en", "--train", str(tmp_path / "corpus"),
+                     "--valid-every", "20", "--bpe-merges", "50", "--out", str(tmp_path / "out")]) == 0
+    assert sorted(os.listdir(tmp_path / "out" / "work")) == ["lock", "stamps"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
