@@ -121,6 +121,8 @@ def plan(options, extra: List[str]) -> Tuple[List[str], List[str], Report]:
         raise LaunchError(f"--ddp-backend {parsed.ddp_backend} needs CUDA devices in fairseq; on the CPU leave it out (legacy_ddp)")
     if (parsed.memory_efficient_fp16 or parsed.memory_efficient_bf16) and parsed.optimizer == "radam":
         raise LaunchError(f"--precision {precision} keeps no float32 weights, which RAdam needs; use fp16 or bf16, or --optimizer adam")
+    if parsed.ddp_backend == "fully_sharded" and devices.kind == "cpu":
+        raise LaunchError("--ddp-backend fully_sharded: fairscale's wrapper runs on CUDA devices only")
     if parsed.ddp_backend == "fully_sharded" and importlib.util.find_spec("fairscale") is None:
         raise LaunchError("--ddp-backend fully_sharded needs fairscale: pip install fairscale")
     if parsed.optimizer == "radam" and parsed.max_update == 0 and parsed.max_epoch == 0:

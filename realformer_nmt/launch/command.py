@@ -82,6 +82,10 @@ def fairseq_arguments(
         if devices.world_size > 1:
             # fairseq hands torch's DistributedDataParallel a device number, which it refuses for CPU modules
             arguments += ["--ddp-backend", "legacy_ddp"]
+    if devices.world_size > 1:
+        # Every process reads the checkpoint itself.  By default rank 0 sends it to the others together with its
+        # configuration objects, which torch's safe loader (the default since 2.6) does not take.
+        arguments.append("--load-checkpoint-on-all-dp-ranks")
     return arguments + extra
 
 

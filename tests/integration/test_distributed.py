@@ -1,0 +1,93 @@
+"""Two processes on the CPU (gloo, torchrun) train as one does with twice the update-freq.  Budget: 75 s.
+
+Float32, dropout off: both sum the same gradients, in another order.  Stated tolerance: 1e-6 on weights, the printed
+losses equal.  (Fully sharded wrapping is fairscale's, which needs CUDA: benchmarks/gpu_check.sh runs it.)
+"""
+
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from tiny_databin import write_databin
+from train_tools import Background, assert_same_weights, launcher, losses, run
+
+SCRIPT = str(pathlib.Path(__file__).parent / "rank_script.py")
+UPDATES = 6
+
+
+@pytest.fixture(scope="module")
+def databin(tmp_path_factory):
+    return write_databin(tmp_path_factory.mktemp("ddp") / "db", pairs=400)
+
+
+def ranks(databin, out, backend, processes):
+    """Run rank_script.py and return what each rank stored."""
+    out.mkdir()
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    arguments = [SCRIPT, databin, str(out), backend, str(UPDATES), str(2 // processes)]
+    run([sys.executable, *torchrun, *arguments])
+    return [torch.load(out / f"rank{r}.pt", weights_only=True) for r in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def one_process(databin, tmp_path_factory):
+    return ranks(databin, tmp_path_factory.mktemp("one") / "out", "none", 1)[0]
+
+
+@pytest.mark.parametrize("backend", ["legacy_ddp", "c10d"])
+def test_two_processes_equal_one_with_update_freq_2(databin, one_process, tmp_path, backend):
+    results = ranks(databin, tmp_path / "out", backend, 2)
+    assert results[0]["first"] != results[1]["first"]  # each profiles a batch of its own ...
+    for result in results:
+        torch.testing.assert_close(result["losses"], one_process["losses"], rtol=1e-5, atol=0)
+        assert result["weights"].keys() == one_process["weights"].keys()
+        for name, value in result["weights"].items():
+            torch.testing.assert_close(value, one_process["weights"][name], rtol=0, atol=1e-6, msg=lambda m: f"{name}: {m}")
+    omegas = [name for name in one_process["weights"] if name.endswith("omega.init")]
+    assert len(omegas) == 10 and len({float(one_process["weights"][n]) for n in omegas}) > 5
+    first, second = (result["weights"] for result in results)
+    assert all(torch.equal(first[n], second[n]) for n in omegas)  # ... yet both have the very same omega
+
+
+STEPS = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0", "--average-last", "1"]
+
+
+def test_launcher_on_two_processes_survives_the_loss_of_one(databin, tmp_path):
+    """The launcher under torchrun: parity with one process, then one rank killed and the same command again."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    steps = [*STEPS, "--global-batch", "200", "--max-update", "40", "--save-interval-updates", "10"]
+    run(launcher(databin, one, *steps))
+    command = launcher(databin, two, *steps, "--devices", "2")
+    job = Background(command, tmp_path / "log")
+    job.wait_for_update(12)
+    os.kill(worker_pid(two, rank=1), signal.SIGKILL)
+    start = time.time()
+    assert job.wait() == 1
+    assert time.time() - start < 90
+    last = job.text().strip().splitlines()[-1]
+    assert re.search(r"process 1 was ended by SIGKILL.*The same command resumes from the last checkpoint", last), last
+
+    done = run(command)
+    assert "Loaded checkpoint" in done.stdout and "training finished" in done.stdout
+    assert_same_weights(one / "checkpoint_last.pt", two / "checkpoint_last.pt", atol=1e-6)
+    text = (one / "logs" / "train.log").read_text(), (two / "logs" / "train.log").read_text()
+    assert dict(map(reversed, losses(text[0]))) == dict(map(reversed, losses(text[1])))
+
+
+def worker_pid(save_dir, rank):
+    """Process id of a training process, found by its environment."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = pathlib.Path("/proc", pid, "cmdline").read_bytes().decode().split("\0")
+            environ = pathlib.Path("/proc", pid, "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if "realformer_nmt.launch.worker" in command and "torch.distributed.run" not in command:
+            if str(save_dir) in command and f"RANK={rank}".encode() in environ:
+                return int(pid)
+    raise AssertionError("no such process")
