@@ -6,7 +6,7 @@ set -euo pipefail
 
 out=$ROOT/quickstart
 arch=realformer_small
-updates=1700
+updates=1680
 max_tokens=768
 lr=0.0015
 merges=4000
@@ -130,8 +130,8 @@ if [[ -z $cpu ]] && python -c 'import sys, torch; sys.exit(not torch.cuda.is_ava
 fi
 checkpoints=$out/checkpoints
 log=$out/log/train.log
-# The last 4 checkpoints, all from the end of the learning rate's way down to nothing, are averaged.
-interval=$(((updates + 11) / 12))
+# The last 4 checkpoints, from the last quarter of the learning rate's way down to nothing, are averaged.
+interval=$((updates < 12 ? 1 : updates / 12))
 keep=4
 if [[ -f $out/trained ]]; then
   say "3/6 training: done already"
