@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import logging
 import os
 import sys
 from typing import List, Optional, Tuple
@@ -204,8 +205,11 @@ def launch(options, extra: List[str]) -> int:
         if report.problems:
             print(f"train: dry run: {len(report.problems)} problem(s) above would stop the run here", file=sys.stderr)
         print(quote(command))
-        print("the same with fairseq's own command, on one machine:", file=sys.stderr)
-        print("  " + quote(["fairseq-train", *arguments]), file=sys.stderr)
+        if "--bf16" in arguments or "--memory-efficient-bf16" in arguments:
+            print("(fairseq-train itself takes --bf16 for a TPU; only the command above trains in bfloat16)", file=sys.stderr)
+        else:
+            print("the same with fairseq's own command, on one machine:", file=sys.stderr)
+            print("  " + quote(["fairseq-train", *arguments]), file=sys.stderr)
         return 0
 
     from .lock import lock_save_dir
@@ -237,6 +241,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     corpus = argv[argv.index("--corpus") + 1] if "--corpus" in argv[:-1] else None
     parser = build_parser(corpus if corpus in RECIPES else None)
     options, extra = parser.parse_known_args(argv)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
     extra = [word for word in extra if word != "--"]
     try:
         return launch(options, extra)

@@ -26,4 +26,6 @@ if ! "$python" -c 'import fairseq' 2>/dev/null; then
 fi
 
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# fairseq and fairscale name features that newer torch releases will drop; nothing a user could act on
+export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore::FutureWarning,ignore::DeprecationWarning}
 exec "$python" -m realformer_nmt.launch --corpus "$corpus" "$@"

@@ -158,7 +158,7 @@ def test_databin_sides_of_different_length(databin, tmp_path):
 # --- disk
 
 
-def test_disk_estimate_matches_a_real_model_and_refuses_when_short(tmp_path, monkeypatch):
+def test_disk_estimate_and_refusal_when_short(tmp_path, monkeypatch):
     needed = check_disk(str(tmp_path / "new" / "dir"), 1_000_000, True, keep_epochs=10, keep_updates=2)
     assert needed.checkpoint == 10_000_000 and needed.count == 15
     monkeypatch.setattr(disk_module.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=140_000_000))
