@@ -98,7 +98,7 @@ def test_resume_and_finetune_refuse_code(corpus_databin, hostile, marker, tmp_pa
 
 @pytest.mark.parametrize("name", ["validate", "interactive"])
 def test_other_commands_refuse_code(corpus_databin, hostile, marker, name):
-    flags = ["--task", "translation", "--batch-size", 8]
+    flags = ["--task", "translation", "--max-tokens", 400]
     refused(forked(name, corpus_databin, *flags, "--path", hostile, ok=False), hostile, "refused")
     assert not marker.exists()
 
