@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from typing import Dict, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from . import decoding, linear
 from .errors import RealFormerError
 from .scores import additive_mask, residual_attention
 
@@ -55,6 +57,8 @@ class ResidualMultiheadAttention(MultiheadAttention):
         RealFormerError: for an unknown mode, or options whose scores cannot be passed on (xFormers attention,
             add_bias_kv, add_zero_attn)
     """
+
+    carries_scores = True
 
     def __init__(self, *args, mode="sum", **kwargs):
         if mode not in ("sum", "mean"):
@@ -105,6 +109,9 @@ class ResidualMultiheadAttention(MultiheadAttention):
         if before_softmax:
             raise RealFormerError("before_softmax is not supported with residual attention")
         link = self._link if self._link is not None else ScoreLink()
+        state = incremental_state.get(decoding.ACTIVE) if incremental_state is not None else None
+        if state is not None:
+            return self._step(query, key, state, link, need_weights, need_head_weights)
         tgt_len, bsz, _ = query.size()
 
         q = self._heads_first(self.q_proj(query))
@@ -131,6 +138,37 @@ class ResidualMultiheadAttention(MultiheadAttention):
             if not need_head_weights:
                 weights = weights.mean(dim=0)
         return out, weights
+
+    def _step(self, query, key, state, link, need_weights, need_head_weights):
+        """One step of incremental decoding on a shared :class:`decoding.DecodingState`.
+
+        To the arithmetic, the W rows of a sentence are W target positions: scores are `(S * heads, W, entries)`.
+        """
+        q = state.fold(self.q_proj(query), self.num_heads)
+        if self.encoder_decoder_attention:
+            k, v = state.source(self, key)
+            mask = state.cross_mask
+        else:
+            k, v = state.append(self, self.k_proj(query), self.v_proj(query))
+            mask = state.self_mask
+        depth = link.prev_layers + 1
+        out, scores, probs = residual_attention(
+            q,
+            k,
+            v,
+            link.prev_scores,
+            mask,
+            num_heads=self.num_heads,
+            scale=self.scaling,
+            divisor=depth if self.mode == "mean" else 1,
+            need_probs=need_weights or need_head_weights,
+        )
+        link.scores = scores if self.carries_scores else None
+        out = self.out_proj(state.unfold(out))
+        if probs is None:
+            return out, None
+        weights = state.source_weights(probs) if self.encoder_decoder_attention else state.own_weights(probs)
+        return out, weights if need_head_weights else weights.mean(dim=0)
 
     def _dropout_p(self):
         drop = self.dropout_module
@@ -176,6 +214,59 @@ class ResidualMultiheadAttention(MultiheadAttention):
         cache["prev_key_padding_mask"] = key_padding_mask
         self._set_input_buffer(incremental_state, cache)
         return k, v, key_padding_mask
+
+
+class PlainMultiheadAttention(ResidualMultiheadAttention):
+    """fairseq's multi-head attention without residual scores, on this project's cache and linear layers.
+
+    Same numbers as :class:`fairseq.modules.MultiheadAttention`, which it calls for everything but training, validation
+    and the steps of this project's decoder.
+    """
+
+    carries_scores = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.mode = "none"
+
+    def forward(self, query, key, value, key_padding_mask=None, incremental_state=None, need_weights=True,
+                static_kv=False, attn_mask=None, before_softmax=False, need_head_weights=False):  # fmt: skip
+        """As fairseq's; see :meth:`ResidualMultiheadAttention.forward`."""
+        if incremental_state is not None and decoding.ACTIVE in incremental_state:
+            return super().forward(query, key, value, incremental_state=incremental_state, need_weights=need_weights,
+                                   need_head_weights=need_head_weights)  # fmt: skip
+        wanted = need_weights or need_head_weights or before_softmax
+        if wanted or incremental_state is not None or static_kv or not linear.uses_onednn(query, self.q_proj.weight):
+            return MultiheadAttention.forward(
+                self, query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask,
+                before_softmax, need_head_weights,
+            )  # fmt: skip
+        # what fairseq's module reaches through torch's multi_head_attention_forward, less its own linear layers
+        tgt_len, bsz, _ = query.size()
+        key, value = (query, query) if self.self_attention else (key, value)
+        q, k, v = (
+            self._heads_first(projection(x)).view(bsz, self.num_heads, -1, self.head_dim)
+            for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        mask = _mask_like_torch(key_padding_mask, attn_mask, self.num_heads, q.dtype)
+        out = F.scaled_dot_product_attention(q, k, v, mask, self._dropout_p())
+        return self.out_proj(out.permute(2, 0, 1, 3).reshape(tgt_len, bsz, self.embed_dim)), None
+
+
+def _mask_like_torch(key_padding_mask, attn_mask, num_heads, dtype):
+    """Both masks as torch's multi_head_attention_forward joins them, with -inf, broadcast over `(bsz, heads, ..)`."""
+    mask = None
+    if attn_mask is not None:
+        mask = attn_mask
+        if not mask.is_floating_point():
+            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.bool(), float("-inf"))
+        mask = mask.to(dtype)
+        mask = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[-2:])
+    if key_padding_mask is not None:
+        padding = key_padding_mask.bool()[:, None, None, :]
+        extra = torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill_(padding, float("-inf"))
+        mask = extra if mask is None else mask + extra
+    return mask
 
 
 def attention_sites(model):

@@ -14,7 +14,7 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 
 from .admin import Omega
-from .attention import ResidualMultiheadAttention, ScoreLink
+from .attention import PlainMultiheadAttention, ResidualMultiheadAttention, ScoreLink
 
 
 def _sites(cfg):
@@ -70,18 +70,24 @@ def _link(attention, prev_scores, prev_layers):
 
 
 def _build_attention(site, cfg, stock, embed_dim, **kwargs):
-    """``stock`` builds fairseq's module; where the site is residual, a residual one with the same settings."""
-    if site not in _sites(cfg):
-        return stock()
+    """An attention module with the settings of fairseq's, which ``stock`` builds: residual where the site is.
+
+    fairseq's own module is used for what only it can do (xFormers, extra key-value biases).
+    """
     side = cfg.encoder if site == "encoder" else cfg.decoder
-    attention = ResidualMultiheadAttention(
+    xformers = getattr(side, "xformers_att_config", None)
+    kind, settings = ResidualMultiheadAttention, {"mode": cfg.residual_attention, "xformers_att_config": xformers}
+    if site not in _sites(cfg):
+        if xformers or kwargs.get("add_bias_kv") or kwargs.get("add_zero_attn"):
+            return stock()
+        kind, settings = PlainMultiheadAttention, {}
+    attention = kind(
         embed_dim,
         side.attention_heads,
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
-        xformers_att_config=getattr(side, "xformers_att_config", None),
-        mode=cfg.residual_attention,
+        **settings,
         **kwargs,
     )
     keep_dropout_names(attention, "MultiheadAttention")

@@ -11,11 +11,13 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModel,
 )
+from fairseq.modules import MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 
-from . import admin, attention
+from . import admin, attention, decoding
 from .errors import RealFormerError
 from .layers import RealFormerDecoderLayer, RealFormerEncoderLayer, keep_dropout_names
+from .linear import replace_linear_layers
 from .stack import DecoderScores, EncoderScores, ResidualStack
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,9 @@ class RealFormerEncoder(TransformerEncoderBase):
         with self.layers.passing_scores():
             return super().forward_scriptable(*args, **kwargs)
 
+    def reorder_encoder_out(self, encoder_out, new_order):
+        return decoding.reorder_encoder_out(super().reorder_encoder_out, encoder_out, new_order)
+
 
 class RealFormerDecoder(TransformerDecoderBase):
     """fairseq's decoder over a :class:`ResidualStack`; arguments, inputs and outputs are fairseq's.
@@ -52,15 +57,88 @@ class RealFormerDecoder(TransformerDecoderBase):
 
     def __init__(self, cfg, dictionary, embed_tokens, no_encoder_attn=False, output_projection=None):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
+        self.need_attn = True
         keep_dropout_names(self, "TransformerDecoder")
         self.layers = ResidualStack(self.layers, self.decoder_layerdrop, DecoderScores)
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         return wrap_layer(RealFormerDecoderLayer(cfg, no_encoder_attn), cfg)
 
-    def extract_features_scriptable(self, *args, **kwargs):
-        with self.layers.passing_scores():
-            return super().extract_features_scriptable(*args, **kwargs)
+    def extract_features_scriptable(self, prev_output_tokens, encoder_out=None, incremental_state=None, *args, **kwargs):
+        state = self._decoding_state(prev_output_tokens, encoder_out, incremental_state)
+        if state is None:
+            with self.layers.passing_scores():
+                return super().extract_features_scriptable(
+                    prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
+                )
+        x, extra = self._step(state, prev_output_tokens, encoder_out, incremental_state, *args, **kwargs)
+        return state.spread(x, 0), state.spread_extra(extra)
+
+    def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, features_only=False, *args, **kwargs):
+        """As fairseq's decoder; a first step with equal beams is projected to the vocabulary once a sentence."""
+        state = None
+        if not features_only:
+            state = self._decoding_state(prev_output_tokens, encoder_out, incremental_state)
+        if state is None or args:
+            return super().forward(prev_output_tokens, encoder_out, incremental_state, features_only, *args, **kwargs)
+        wanted = {name: kwargs.get(name) for name in ("alignment_layer", "alignment_heads")}
+        x, extra = self._step(state, prev_output_tokens, encoder_out, incremental_state, **wanted)
+        return state.spread(self.output_layer(x), 0), state.spread_extra(extra)
+
+    def _decoding_state(self, prev_output_tokens, encoder_out, incremental_state):
+        """This batch's :class:`decoding.DecodingState`, made in its first step; None where fairseq's caches are used."""
+        if incremental_state is None:
+            return None
+        key = self._get_full_incremental_state_key("decoding")
+        if key not in incremental_state:
+            state = None
+            if self._can_share_caches() and encoder_out is not None and encoder_out["encoder_out"]:
+                rows, beam = prev_output_tokens.size(0), encoder_out.get("beam_size", [1])[0]
+                if rows == encoder_out["encoder_out"][0].size(1) and rows > 0:
+                    state = decoding.DecodingState(rows // beam, beam)
+            incremental_state[key] = state
+        return incremental_state[key]
+
+    def _can_share_caches(self):
+        """Not in training mode or with dropout kept (beams would share its masks), nor for options with their own cache."""
+        return not (self.training or self.cross_self_attention or getattr(self, "onnx_trace", False)) and all(
+            isinstance(module, attention.ResidualMultiheadAttention)
+            if isinstance(module, MultiheadAttention)
+            else not getattr(module, "apply_during_inference", False)
+            for module in self.modules()
+        )
+
+    def _step(self, state, prev_output_tokens, encoder_out, incremental_state, full_context_alignment=False,
+              alignment_layer=None, alignment_heads=None):  # fmt: skip
+        """One step: features of the rows that must be computed, `(S * W, 1, embed_dim)`, and fairseq's extra dict."""
+        tokens = state.begin(prev_output_tokens, self.padding_idx, self.embed_tokens.weight.dtype)
+        if state.length == 0:
+            padding = encoder_out["encoder_padding_mask"]
+            padding = padding[0][:: state.beam] if padding and padding[0].any() else None
+            state.set_source(padding, 1, self.embed_tokens.weight.dtype)
+        if alignment_layer is None and not self.need_attn:
+            alignment_layer = -1  # no layer: nobody reads the weights
+        incremental_state[decoding.ACTIVE] = state
+        try:
+            with self.layers.passing_scores():
+                x, extra = super().extract_features_scriptable(
+                    tokens, encoder_out, incremental_state, full_context_alignment, alignment_layer, alignment_heads
+                )
+        finally:
+            del incremental_state[decoding.ACTIVE]
+        state.end()
+        return x, extra
+
+    def make_generation_fast_(self, need_attn=False, **kwargs):
+        """fairseq-generate calls this; without --print-alignment nobody reads the attention weights."""
+        self.need_attn = need_attn
+
+    def reorder_incremental_state_scripting(self, incremental_state, new_order):
+        state = incremental_state.get(self._get_full_incremental_state_key("decoding"))
+        if state is None:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)
+        else:
+            state.reorder(new_order)
 
 
 @register_model("realformer")
@@ -119,7 +197,9 @@ class RealFormerModel(TransformerModel):
                 else 1.0,
             }
         try:
-            return super().build_model(args, task)
+            model = super().build_model(args, task)
+            replace_linear_layers(model)
+            return model
         finally:
             del args.admin_omega  # derived, not a setting: keep it out of the checkpoint
 
