@@ -175,7 +175,7 @@ class RealFormerDecoderLayer(ResidualLayerMixin, TransformerDecoderLayerBase):
             then R_l of self-attention and of cross-attention, each or None
         """
         cross = getattr(self, "encoder_attn", None) if encoder_out is not None else None
-        self._pending = iter(name for name in self.omegas if name != "encoder_attn" or cross is not None)
+        self._pending = iter([name for name in self.omegas if name != "encoder_attn" or cross is not None])
         with _link(self.self_attn, prev_self_scores, prev_self_layers) as own:
             with _link(cross, prev_cross_scores, prev_cross_layers) as other:
                 out = super().forward(x, encoder_out, *args, **kwargs)

@@ -282,6 +282,16 @@ def check_flags(args):
         raise RealFormerError(f"--residual-attention {args.residual_attention}: choose {', '.join(attention.MODES)}")
     if args.admin_init not in admin.INITS:
         raise RealFormerError(f"--admin-init {args.admin_init}: choose {', '.join(admin.INITS)}")
+    if bool(args.encoder_layers_to_keep) != bool(args.decoder_layers_to_keep):
+        raise RealFormerError(
+            "--encoder-layers-to-keep and --decoder-layers-to-keep: give both (fairseq drops the whole of the side that "
+            "is left out)"
+        )
+    if args.admin_init == "profile" and args.quant_noise_pq > 0:
+        raise RealFormerError(
+            "--admin-init profile with --quant-noise-pq: the noise would change the weights while they are profiled; "
+            "use --admin-init analytic or none"
+        )
     if args.admin_init != "none" and (args.encoder_normalize_before or args.decoder_normalize_before):
         raise RealFormerError(
             f"--admin-init {args.admin_init} scales Post-LN residuals: drop --encoder-normalize-before and "

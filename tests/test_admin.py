@@ -171,3 +171,17 @@ def test_omega_is_learnt(batch):
     model(*args)[0].square().mean().backward()
     assert all(o.delta.grad is not None and o.delta.grad.abs().max() > 0 for o in model.omegas())
     assert all(o.delta.shape == (64,) for o in model.omegas())
+
+
+@pytest.mark.parametrize("flags, words", [
+    (dict(encoder_layers_to_keep="0"), "give both"),
+    (dict(decoder_layers_to_keep="0"), "give both"),
+    (dict(quant_noise_pq=0.1), "analytic"),
+    (dict(residual_attention_sites="encoder,sideways"), "sideways"),
+])  # fmt: skip
+def test_flags_that_cannot_work_together_are_refused_in_one_line(flags, words):
+    from realformer_nmt.errors import RealFormerError
+
+    with pytest.raises(RealFormerError, match=words) as caught:
+        build(**flags)
+    assert "\n" not in str(caught.value)

@@ -103,8 +103,8 @@ def train_flags(args, system, seed):
     flags += ["--max-update", str(args.max_update)]
     every = str(args.validate_every)
     flags += ["--validate-interval-updates", every, "--save-interval-updates", every, "--keep-interval-updates", "1"]
-    flags += ["--no-epoch-checkpoints", "--log-format", "json", "--num-workers", "0"]
-    flags += ["--log-interval", str(min(20, max(1, args.validate_every // 5)))]
+    interval = str(min(20, max(1, args.validate_every // 5)))
+    flags += ["--no-epoch-checkpoints", "--log-format", "json", "--log-interval", interval, "--num-workers", "0"]
     return flags + (["--cpu"] if args.cpu else []) + args.train_flags
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def run_main(main, argv=None, program=None):
 
         expected.append(CheckpointError)
     program = program or Path(sys.argv[0]).name
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    # As if interrupted by hand: temporary files are removed and children stopped.
+    earlier = signal.signal(signal.SIGTERM, stop)
     try:
         status = main(argv)
     except BrokenPipeError:
@@ -99,4 +106,6 @@ def run_main(main, argv=None, program=None):
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         status = 130
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
     sys.exit(status or 0)

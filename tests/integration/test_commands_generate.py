@@ -193,5 +193,6 @@ def test_results_path_and_overrides(generate, plain, tmp_path):
         scores[mode] = re.findall(r"^H-\d+\t(\S+)", text, re.M)
     assert scores["sum"] == re.findall(r"^H-\d+\t(\S+)", generate("--score-reference"), re.M)
     assert scores["sum"] != scores["mean"] != scores["none"] != scores["sum"]
-    # pruning, made for LayerDrop: omegas go with their layers
-    generate("--beam", 2, "--max-len-b", 10, "--model-overrides", "{'decoder_layers_to_keep': '1'}")
+    # pruning, made for LayerDrop: omegas go with their layers; fairseq wants both sides named
+    keep = "{'encoder_layers_to_keep': '0,1', 'decoder_layers_to_keep': '1'}"
+    generate("--beam", 2, "--max-len-b", 10, "--model-overrides", keep)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from tiny_models import ROOT
 from scipy.stats import entropy as scipy_entropy
 
 from realformer_nmt.tools.analyse import short_names

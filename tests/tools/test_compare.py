@@ -5,7 +5,7 @@ import math
 import subprocess
 
 import pytest
-from conftest import ROOT
+from tiny_models import ROOT
 
 from realformer_nmt.tools.compare import SYSTEMS, parse_args, train_flags
 from realformer_nmt.tools.comparison_table import (

@@ -7,7 +7,7 @@ import sys
 import pytest
 import sacrebleu
 import torch
-from conftest import ROOT, call
+from tiny_models import ROOT, call
 
 from realformer_nmt.tools.evaluate import find_languages, markdown, parse_args, resolve_models
 from realformer_nmt.tools.files import ToolError
