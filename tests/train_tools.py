@@ -115,6 +115,12 @@ def _fork(function, log):
         os.dup2(out, 1)
         os.dup2(out, 2)
         sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
+        # an earlier test in this process may have quietened fairseq's loggers; a real command starts with none
+        logging.disable(logging.NOTSET)
+        for name in list(logging.root.manager.loggerDict):
+            logging.getLogger(name).setLevel(logging.NOTSET)
+            logging.getLogger(name).disabled = False
+            logging.getLogger(name).propagate = True
         logging.basicConfig(format="%(asctime)s | %(levelname)s | %(name)s | %(message)s", level="INFO", stream=sys.stdout, force=True)
         function()
         status = 0
