@@ -1,10 +1,10 @@
-"""Linear layers that use the faster of torch's two CPU matrix libraries; on any other device, torch's own.
+"""Linear layers that can use oneDNN for float32 products on a CPU; otherwise, and on any other device, torch's own.
 
 torch multiplies float32 matrices on a CPU with MKL, which takes its AVX-512 kernels on Intel processors only. oneDNN,
-which torch also carries, takes them wherever the processor has them: on an AMD EPYC it is 1.6 to 2.3 times as fast, in
-the same float32 (docs/speed.md). Results differ from torch's by rounding alone.
-
-Set ``REALFORMER_CPU_LINEAR=torch`` in the environment to have torch's own product everywhere.
+which torch also carries, takes them wherever the processor has them: on an AMD EPYC it is 1.6 to 2.3 times as fast in the
+same float32 (docs/speed.md). But it prepares a kernel for every new shape, and in training nearly every batch has a shape
+of its own: there it was several times slower. So it is off unless ``REALFORMER_CPU_LINEAR=onednn`` is in the environment,
+for work of few shapes. Results differ from torch's by rounding alone.
 """
 
 import os
@@ -20,8 +20,8 @@ def _product(x, weight, bias):
 
 
 def _works():
-    """Whether this torch has the operator and it computes a product; asked once, on import."""
-    if os.environ.get("REALFORMER_CPU_LINEAR", "onednn") == "torch" or not torch.backends.mkldnn.is_available():
+    """Whether this torch has the operator and it computes a product."""
+    if not torch.backends.mkldnn.is_available():
         return False
     try:
         with torch.no_grad():
@@ -33,7 +33,8 @@ def _works():
         return False
 
 
-ONEDNN = _works()
+# read once, on import
+ONEDNN = os.environ.get("REALFORMER_CPU_LINEAR", "torch") == "onednn" and _works()
 
 
 def uses_onednn(x, weight):
