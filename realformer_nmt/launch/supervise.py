@@ -104,20 +104,34 @@ def _ignore_stop_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+# What a process says when it has only lost another one.
+_LOST_PEER = re.compile(
+    r"Connection (closed|reset|refused)|Broken pipe|Timed out waiting|Socket|TCPStore|DistNetworkError|DistBackendError|NCCL|gloo"
+)
+
+
 def _explain(returncode: int, output: str) -> str:
-    """One line for a failed run, from the exit status and the end of its log."""
-    killed = re.findall(r"failed \(exitcode: -(\d+)\) local_rank: (\d+)", output)
-    if killed:
-        number, rank = killed[0]
+    """One line for a failed run, from the exit status and the end of its log.
+
+    When one process goes, its peers fail in the same instant, and torchrun names any of them as the first.  A cause
+    is picked by what can only be a cause: a death by signal (but SIGABRT, which NCCL's watchdog sends to itself), then an
+    error that does not speak of a lost peer, then SIGABRT, then the rest.
+    """
+    ended_by_torchrun = set(re.findall(r"Sending process (\d+) closing signal", output))
+    found = re.findall(r"\(local_rank: (\d+)\)\s+exitcode\s+: -(\d+) \(pid: (\d+)\)", output)  # in torchrun's summary
+    found += [(rank, number, pid) for number, rank, pid in re.findall(r"\(exitcode: -(\d+)\) local_rank: (\d+) \(pid: (\d+)\)", output)]
+    killed = [(rank, number) for rank, number, pid in found if pid not in ended_by_torchrun]
+    aborted = [entry for entry in killed if int(entry[1]) == signal.SIGABRT]
+    killed = [entry for entry in killed if entry not in aborted]
+    lines = re.findall(r"^(?:\[[^\]]*\]:)?train: (rank \d+: .*)$", output, re.M)
+    own = [line for line in lines if not _LOST_PEER.search(line)]
+    if killed or (aborted and not own):
+        rank, number = (killed or aborted)[0]
         name = signal.Signals(int(number)).name
         hint = " (the kernel does that when memory runs out)" if name == "SIGKILL" else ""
         return f"process {rank} was ended by {name}{hint}; the others were stopped. The same command resumes from the last checkpoint"
     if returncode < 0:
         return f"the training process was ended by {signal.Signals(-returncode).name}. The same command resumes from the last checkpoint"
-    # the process that failed first says why; the others only lost their peer
-    lost = ("Connection closed by peer", "Connection reset", "Broken pipe", "NCCL", "gloo")
-    lines = re.findall(r"^(?:\[[^\]]*\]:)?train: (rank \d+: .*)$", output, re.M)
-    own = [line for line in lines if not any(mark in line for mark in lost)] or lines
-    if own:
-        return f"{own[0]}. After putting it right, the same command resumes from the last checkpoint"
+    if own or lines:
+        return f"{(own or lines)[0]}. After putting it right, the same command resumes from the last checkpoint"
     return f"the training command ended with status {returncode}; see the end of the log"
