@@ -24,7 +24,6 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from data_prep import bpe, text  # noqa: E402
-from data_prep.binarise import preprocess_command  # noqa: E402
 
 LANGS = ("en", "fr")
 OPTIONS = {"normalise": True, "aggressive": True, "lowercase": False, "clean_words": None}
@@ -133,9 +132,9 @@ def main():
                     tools, path("r.codes"), path("r." + split), lang, path("r.bpe." + split), lang))
             shell("perl %s -ratio 1.5 %s en fr %s 1 250" % (cleaner, path("r.bpe." + split), path("r.clean." + split)))
         shutil.rmtree(path("r.bin"), ignore_errors=True)
-        shell("%s --source-lang en --target-lang fr --joined-dictionary --trainpref %s --validpref %s --destdir %s "
-              "--workers %d > /dev/null" % (preprocess_command(), path("r.clean.train"), path("r.clean.valid"),
-                                            path("r.bin"), args.workers))
+        shell("%s/fairseq-preprocess --source-lang en --target-lang fr --joined-dictionary --trainpref %s --validpref "
+              "%s --destdir %s --workers %d > /dev/null" % (tools, path("r.clean.train"), path("r.clean.valid"),
+                                                            path("r.bin"), args.workers))
 
     def pipeline():
         shutil.rmtree(path("out"), ignore_errors=True)

@@ -44,6 +44,9 @@ def parser(name):
                         help="processes; the output is the same for any number (default: the CPUs, here %(default)s)")
     result.add_argument("--bpe-merges", metavar="N", type=_positive, default=corpus.bpe_merges if corpus else 40000,
                         help="joint BPE merges (default: %(default)s)")
+    result.add_argument("--threshold", metavar="N", type=_positive, default=0,
+                        help="BPE pieces seen fewer than N times in the training text become <unk>, as with "
+                             "fairseq-preprocess --thresholdsrc (default: %(default)s, keep all)")
     result.add_argument("--limit", metavar="N", type=_positive,
                         help="only the first N training pairs, for a trial; archives past them are not fetched")
     result.add_argument("--valid-every", metavar="N", type=_positive, default=corpus.valid_every if corpus else 1333,
@@ -101,8 +104,8 @@ def configure(name, argv):
             for piece in getattr(corpus, split):
                 local[split, piece.name] = tuple(_find(os.path.join(args.folder, piece.name), lang)
                                                  for lang in corpus.langs)
-    options = Options(out=args.out, workers=args.workers, bpe_merges=args.bpe_merges, limit=args.limit,
-                      valid_every=args.valid_every, keep_raw=args.keep_raw, local=local)
+    options = Options(out=args.out, workers=args.workers, bpe_merges=args.bpe_merges, threshold=args.threshold,
+                      limit=args.limit, valid_every=args.valid_every, keep_raw=args.keep_raw, local=local)
     return corpus, options, args.dry_run
 
 

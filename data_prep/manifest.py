@@ -9,7 +9,7 @@ import platform
 from data_prep.download import sha256_of
 from data_prep.stages import files_under, write_json
 
-_PACKAGES = ("fairseq", "fairseq-fixed", "sacremoses", "subword-nmt", "regex", "torch", "numpy")
+_PACKAGES = ("sacremoses", "subword-nmt", "regex", "numpy")
 
 
 def versions():

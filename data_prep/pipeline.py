@@ -9,6 +9,7 @@ import sys
 
 from data_prep import archives, binarise, bpe, download, extract_sgm, manifest, text
 from data_prep.chunks import open_bytes
+from data_prep.dictionary import write_dictionary
 from data_prep.errors import DataPrepError
 from data_prep.stages import CODE_VERSION, Stages, identity, read_json, remove, write_json
 
@@ -18,10 +19,15 @@ TRIAL_SHARE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The flags. limit: training pairs read, None for all. local: {(split, piece): (source, target) files}."""
+    """The flags.
+
+    limit: training pairs read, None for all. threshold: rarer BPE pieces stay out of the dictionary. local:
+    {(split, piece): (source, target) files}.
+    """
     out: str
     workers: int = 1
     bpe_merges: int = 40000
+    threshold: int = 0
     limit: int = None
     valid_every: int = 1333
     keep_raw: bool = False
@@ -82,7 +88,8 @@ def plan(corpus, options, environ=os.environ):
     lines.append("BPE: %d merges learnt jointly on both sides of the training text" % options.bpe_merges)
     lines.append("clean: %d-%d tokens a side, ratio %s, %s" % (
         *corpus.limits, "after BPE" if corpus.clean == "bpe" else "before BPE"))
-    lines.append("fairseq-preprocess --joined-dictionary into %s, %d workers" % (
+    lines.append("data-bin as fairseq-preprocess --joined-dictionary%s makes it: %s, %d workers" % (
+        " --thresholdsrc %d" % options.threshold if options.threshold else "",
         os.path.join(options.out, "data-bin"), options.workers))
     if corpus.disk_gb and options.limit is None:
         lines.append("disk: about %.4g GB at the peak" % corpus.disk_gb)
@@ -101,7 +108,8 @@ class Pipeline:
         self.langs = corpus.langs
         self.every = 0 if corpus.valid else valid_every(options)
         self.sums = download.known_sums(environ)
-        self.flags = {"bpe_merges": options.bpe_merges, "limit": options.limit, "valid_every": self.every}
+        self.flags = {"bpe_merges": options.bpe_merges, "threshold": options.threshold, "limit": options.limit,
+                      "valid_every": self.every}
         self.text_options = {
             "aggressive": corpus.aggressive, "lowercase": corpus.lowercase,
             "clean_words": list(corpus.limits) if corpus.clean == "words" else None}
@@ -278,20 +286,18 @@ class Pipeline:
                         raise DataPrepError("no training pair is left after cleaning to %d-%d tokens and ratio %s"
                                             % self.corpus.limits)
                     counts["pieces"] = sum(pieces.values())
-                    counts.update(binarise.write_dictionary(pieces, temporary[2]))
+                    counts.update(write_dictionary(pieces, temporary[2], self.options.threshold))
                 return counts
 
-            stamps.append(stages.run("encode/" + split, [limits and list(limits)], keys[split] + [learnt["key"]],
-                                     outputs, action))
+            params = [limits and list(limits)] + ([self.options.threshold] if split == "train" else [])
+            stamps.append(stages.run("encode/" + split, params, keys[split] + [learnt["key"]], outputs, action))
         if self.corpus.test:
             stamps.append(self._references(stages, keys["test"]))
-        train = next(stamp["counts"] for stamp in stamps if stamp["stage"] == "encode/train")
-        # fairseq writes 2 bytes a piece and line end, 4 where the dictionary is larger than they can number.
-        size = (train["pieces"] + 2 * train["pairs_out"]) * (2 if train["dictionary"] < 65500 else 4)
         encoded = [stamp["key"] for stamp in stamps if stamp["stage"].startswith("encode/")]
         stamps.append(stages.run(
             "binarise", [list(self.langs)], encoded, [os.path.join(out, "data-bin")],
-            lambda temporary: binarise.binarise(prefixes, self.langs, dictionary, temporary[0], workers, size)))
+            lambda temporary: binarise.binarise("binarise", prefixes, self.langs, dictionary, encoded[0], temporary[0],
+                                                workers)))
         return stamps
 
     def _references(self, stages, keys):

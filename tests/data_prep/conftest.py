@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from prep_support import FAKE_PREPROCESS, Server, published
+from prep_support import Server, published
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +28,3 @@ def environ(server, tmp_path):
                             for name, data in server.files.items()))
     return dict(os.environ, DATA_PREP_MIRROR=server.url, DATA_PREP_CHECKSUMS=str(sums), DATA_PREP_PAUSE="0.01",
                 DATA_PREP_RETRIES="3", PYTHON=sys.executable, OMP_NUM_THREADS="1")
-
-
-@pytest.fixture
-def quick_preprocess(tmp_path, monkeypatch):
-    """Puts FAKE_PREPROCESS where data_prep.binarise finds it, in this process; returns its path."""
-    from data_prep import binarise
-    path = tmp_path / "fairseq-preprocess"
-    path.write_text(FAKE_PREPROCESS)
-    path.chmod(0o755)
-    monkeypatch.setattr(binarise, "preprocess_command", lambda: str(path))
-    return path

@@ -142,7 +142,7 @@ def test_iwslt_tags():
     assert list(extract_sgm.tagged_lines(lines)) == ["T", "D: \u2019", " Hi"]
 
 
-def test_cleaning_and_summary_end_to_end(tmp_path, quick_preprocess, capsys):
+def test_cleaning_and_summary_end_to_end(tmp_path, capsys):
     """Empty, over-long and unbalanced pairs are gone after BPE, counted, and the rest still pair up."""
     numbers = range(1, 41)
     source = [b"w%d" % number for number in numbers]

@@ -20,7 +20,7 @@ STEPS = (("rename", os, "replace"), ("remove", os, "remove"), ("flush", stages, 
 
 
 @pytest.fixture
-def small(environ, quick_preprocess):
+def small(environ):
     for lang in ("en", "fr"):
         process_text("\x01a.\n", lang, True, True, False)  # the tables are built once, before the forks
     return environ
@@ -134,7 +134,7 @@ def test_damaged_output_is_made_again(small, tmp_path, monkeypatch):
     run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
     first = tree(tmp_path / "out")
     os.truncate(tmp_path / "out" / "bpe.codes", 10)
-    os.remove(tmp_path / "out" / "data-bin" / "dict.txt")
+    os.remove(tmp_path / "out" / "data-bin" / "dict.fr.txt")
     run(small, tmp_path / "out", "--workers", 1, monkeypatch=monkeypatch)
     assert tree(tmp_path / "out") == first
 
