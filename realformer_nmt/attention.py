@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Dict, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
@@ -70,6 +69,7 @@ class ResidualMultiheadAttention(MultiheadAttention):
         super().__init__(*args, **kwargs)
         self.mode = mode
         self._link = None
+        self._fused = None
 
     @contextmanager
     def linked(self, prev_scores=None, prev_layers=0):
@@ -114,10 +114,13 @@ class ResidualMultiheadAttention(MultiheadAttention):
             return self._step(query, key, state, link, need_weights, need_head_weights)
         tgt_len, bsz, _ = query.size()
 
-        q = self._heads_first(self.q_proj(query))
-        k, v, key_padding_mask = self._keys_and_values(
-            query, key, value, key_padding_mask, incremental_state, static_kv
-        )
+        if self._fused is not None and incremental_state is None and self._fused.suits(query):
+            q, k, v = (self._heads_first(x) for x in self._fused(query).chunk(3, dim=-1))
+        else:
+            q = self._heads_first(self.q_proj(query))
+            k, v, key_padding_mask = self._keys_and_values(
+                query, key, value, key_padding_mask, incremental_state, static_kv
+            )
         depth = link.prev_layers + 1
         out, link.scores, probs = residual_attention(
             q,
@@ -144,13 +147,18 @@ class ResidualMultiheadAttention(MultiheadAttention):
 
         To the arithmetic, the W rows of a sentence are W target positions: scores are `(S * heads, W, entries)`.
         """
-        q = state.fold(self.q_proj(query), self.num_heads)
         if self.encoder_decoder_attention:
+            q = self.q_proj(query)
             k, v = state.source(self, key)
             mask = state.cross_mask
         else:
-            k, v = state.append(self, self.k_proj(query), self.v_proj(query))
+            if self._fused is not None and self._fused.suits(query):
+                q, k, v = self._fused(query).chunk(3, dim=-1)
+            else:
+                q, k, v = self.q_proj(query), self.k_proj(query), self.v_proj(query)
+            k, v = state.append(self, k, v)
             mask = state.self_mask
+        q = state.fold(q, self.num_heads)
         depth = link.prev_layers + 1
         out, scores, probs = residual_attention(
             q,
@@ -169,6 +177,14 @@ class ResidualMultiheadAttention(MultiheadAttention):
             return out, None
         weights = state.source_weights(probs) if self.encoder_decoder_attention else state.own_weights(probs)
         return out, weights if need_head_weights else weights.mean(dim=0)
+
+    def make_generation_fast_(self, **kwargs):
+        """fairseq calls this when the model will only generate: self-attention then projects in one product."""
+        if self.self_attention:
+            self._fused = linear.fuse(self.q_proj, self.k_proj, self.v_proj)
+
+    def __getstate__(self):
+        return {**self.__dict__, "_fused": None}  # a library's own layout cannot be copied
 
     def _dropout_p(self):
         drop = self.dropout_module
@@ -217,10 +233,10 @@ class ResidualMultiheadAttention(MultiheadAttention):
 
 
 class PlainMultiheadAttention(ResidualMultiheadAttention):
-    """fairseq's multi-head attention without residual scores, on this project's cache and linear layers.
+    """fairseq's multi-head attention without residual scores, on this project's cache.
 
-    Same numbers as :class:`fairseq.modules.MultiheadAttention`, which it calls for everything but training, validation
-    and the steps of this project's decoder.
+    Same numbers as :class:`fairseq.modules.MultiheadAttention`, which it calls for everything but the steps of this
+    project's decoder.
     """
 
     carries_scores = False
@@ -235,38 +251,10 @@ class PlainMultiheadAttention(ResidualMultiheadAttention):
         if incremental_state is not None and decoding.ACTIVE in incremental_state:
             return super().forward(query, key, value, incremental_state=incremental_state, need_weights=need_weights,
                                    need_head_weights=need_head_weights)  # fmt: skip
-        wanted = need_weights or need_head_weights or before_softmax
-        if wanted or incremental_state is not None or static_kv or not linear.uses_onednn(query, self.q_proj.weight):
-            return MultiheadAttention.forward(
-                self, query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask,
-                before_softmax, need_head_weights,
-            )  # fmt: skip
-        # what fairseq's module reaches through torch's multi_head_attention_forward, less its own linear layers
-        tgt_len, bsz, _ = query.size()
-        key, value = (query, query) if self.self_attention else (key, value)
-        q, k, v = (
-            self._heads_first(projection(x)).view(bsz, self.num_heads, -1, self.head_dim)
-            for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
-        )
-        mask = _mask_like_torch(key_padding_mask, attn_mask, self.num_heads, q.dtype)
-        out = F.scaled_dot_product_attention(q, k, v, mask, self._dropout_p())
-        return self.out_proj(out.permute(2, 0, 1, 3).reshape(tgt_len, bsz, self.embed_dim)), None
-
-
-def _mask_like_torch(key_padding_mask, attn_mask, num_heads, dtype):
-    """Both masks as torch's multi_head_attention_forward joins them, with -inf, broadcast over `(bsz, heads, ..)`."""
-    mask = None
-    if attn_mask is not None:
-        mask = attn_mask
-        if not mask.is_floating_point():
-            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.bool(), float("-inf"))
-        mask = mask.to(dtype)
-        mask = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[-2:])
-    if key_padding_mask is not None:
-        padding = key_padding_mask.bool()[:, None, None, :]
-        extra = torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill_(padding, float("-inf"))
-        mask = extra if mask is None else mask + extra
-    return mask
+        return MultiheadAttention.forward(
+            self, query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask,
+            before_softmax, need_head_weights,
+        )  # fmt: skip
 
 
 def attention_sites(model):

@@ -195,7 +195,14 @@ class DecodingState:
 
     def _select(self, sentences):
         for cache in self._own.values():
-            cache[:] = [x.index_select(0, sentences) for x in cache]
+            for which, stored in enumerate(cache):
+                if stored.requires_grad:
+                    cache[which] = stored.index_select(0, sentences)
+                    continue
+                # only what is in use: the rest of the capacity holds nothing yet
+                kept = stored.new_empty(sentences.numel(), *stored.shape[1:])
+                torch.index_select(stored[:, :, : self.length], 0, sentences, out=kept[:, :, : self.length])
+                cache[which] = kept
         for module, cache in self._source.items():
             self._source[module] = tuple(x.index_select(0, sentences) for x in cache)
         for name in ("ancestors", "padded", "cross_mask"):

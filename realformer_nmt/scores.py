@@ -68,7 +68,7 @@ def residual_attention(q, k, v, prev_scores, mask, *, num_heads, scale, divisor=
         `(batch * heads, tgt_len, src_len)` in the dtype of R, or None
     """
     # autocast would push R through half-precision products; the dtypes are chosen here, by hand
-    if torch.is_autocast_enabled() or (q.device.type == "cpu" and torch.is_autocast_cpu_enabled()):
+    if torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):
             k, v = k.to(q.dtype), v.to(q.dtype)
             return residual_attention(
@@ -107,7 +107,8 @@ def _softmax(scores, mask, num_heads, factor):
     """softmax(factor * R + mask) over keys; R `(batch * heads, tgt_len, src_len)`."""
     if mask is None:
         return torch.softmax(scores if factor == 1.0 else scores * factor, dim=-1)
-    folded = scores.view(-1, num_heads, scores.size(1), scores.size(2))
+    # the batch is not left to view to find: an empty target has no elements to find it from
+    folded = scores.view(scores.size(0) // num_heads, num_heads, scores.size(1), scores.size(2))
     return torch.softmax(torch.add(mask, folded, alpha=factor), dim=-1).view_as(scores)
 
 
