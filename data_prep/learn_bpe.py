@@ -1,42 +1,45 @@
-"""Learning BPE merges from word counts, equal to subword-nmt's learn_bpe and faster on a large vocabulary.
+"""Learning BPE merges from word counts, equal to subword-nmt's learn_bpe, for vocabularies of millions of words.
 
-subword-nmt looks for the most frequent pair by going through all pairs it holds, once a merge; with the millions
-of words of a large corpus that is half of its time. Here a heap answers that question. The pair statistics and
-their updates are subword-nmt's own functions, and pairs are set aside and taken back by its rule too, so the
-merges are the same, in the same order.
+subword-nmt looks for the most frequent pair by going through all pairs it holds, once a merge, and changes the words
+one at a time. Here a heap answers the question and `Chains` changes all words with a pair at once. Which pairs are
+set aside as rare, when they are taken back, and what then becomes of their counts follows subword-nmt's rules to the
+letter (they lose counts in odd cases), so the merges are the same, in the same order.
 
-Source: subword_nmt/learn_bpe.py (Sennrich, Haddow and Birch 2016, arXiv 1508.07909).
+Source: subword_nmt/learn_bpe.py, version 0.3.8 (Sennrich, Haddow and Birch 2016, arXiv 1508.07909).
 """
-import collections
 import heapq
 
-from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, replace_pair, update_pair_statistics
+from data_prep.chains import Chains, key_of
+
+_LOW = (1 << 32) - 1
 
 
 class _Heap:
-    """The most frequent pair of `stats` (a dict pair -> count), the greatest pair among equals.
+    """The most frequent pair of `stats` ({pair: count}), the greatest pair of strings among equals.
 
-    Counts that fell are put right when they come up; a pair whose count rose must be pushed.
+    Only pairs that occur `threshold` times are held. Counts that fell are put right when they come up; a pair whose
+    count rose must be pushed.
     """
 
-    def __init__(self, stats):
-        self.stats = stats
-        self.keys = {}
-        self.entries = [self._entry(pair, count) for pair, count in stats.items()]
+    def __init__(self, stats, names, threshold):
+        self.stats, self.names, self.threshold = stats, names, threshold
+        self.orders = {}
+        self.entries = [self._entry(pair, count) for pair, count in stats.items() if count >= threshold]
         heapq.heapify(self.entries)
 
     def _entry(self, pair, count):
-        return -count, self._key(pair[0]), self._key(pair[1]), pair
+        return -count, self._order(pair >> 32), self._order(pair & _LOW), pair
 
-    def _key(self, symbol):
+    def _order(self, symbol):
         # Sorts strings from last to first; the 1 puts a longer string before its own beginning.
-        key = self.keys.get(symbol)
-        if key is None:
-            key = self.keys[symbol] = tuple(-ord(char) for char in symbol) + (1,)
-        return key
+        order = self.orders.get(symbol)
+        if order is None:
+            order = self.orders[symbol] = tuple(-ord(char) for char in self.names[symbol]) + (1,)
+        return order
 
-    def push(self, pair):
-        heapq.heappush(self.entries, self._entry(pair, self.stats[pair]))
+    def push(self, pair, count):
+        if count >= self.threshold:
+            heapq.heappush(self.entries, self._entry(pair, count))
 
     def top(self):
         """The pair, left in place; None where there is none."""
@@ -45,33 +48,27 @@ class _Heap:
             now = self.stats.get(pair)
             if now == count:
                 return pair
-            if now is None or now > count:  # set aside, or there is a newer entry
+            if now is None or now > count or now < self.threshold:  # set aside, a newer entry is there, or too rare
                 heapq.heappop(self.entries)
             else:
                 heapq.heapreplace(self.entries, self._entry(pair, now))
         return None
 
 
-class _Stats(collections.defaultdict):
-    """Pair counts that note which pairs were written to, so that the heap can hear of those that rose."""
-
-    def __init__(self, values=()):
-        super().__init__(int, values)
-        self.written = set()
-
-    def __setitem__(self, pair, count):
-        self.written.add(pair)
-        super().__setitem__(pair, count)
+def _set_aside(stats, full, threshold):
+    """subword-nmt's prune_stats: pairs under the threshold go from `stats` to `full`."""
+    for pair in [pair for pair, count in stats.items() if count < threshold]:
+        count = stats.pop(pair)
+        full[pair] = full.get(pair, 0) + count if count < 0 else count
 
 
-def read_words(lines):
-    """[(symbols of the word, count)], most frequent first, of lines ``WORD COUNT``."""
-    words = []
-    for line in lines:
-        word, count = line.rstrip("\n").split(" ")
-        words.append((tuple(word[:-1]) + (word[-1] + "</w>",), int(count)))
-    words.sort(key=lambda item: item[1], reverse=True)
-    return words
+def _take_back(full, number):
+    """(the pairs of `full` over a new threshold, that threshold); `number`: how many merges there are already."""
+    threshold = max(full.values()) * number / (number + 10000.0)
+    # As if a copy of `full` went through prune_stats: that is where counts below 0 are added once more.
+    for pair in [pair for pair, count in full.items() if count < 0]:
+        full[pair] *= 2
+    return {pair: count for pair, count in full.items() if count >= threshold}, threshold
 
 
 def learn(lines, out, merges, on_merge=None, min_frequency=2):
@@ -80,36 +77,32 @@ def learn(lines, out, merges, on_merge=None, min_frequency=2):
     Stops early where no pair occurs `min_frequency` times. on_merge: called after every merge.
     """
     out.write("#version: 0.2\n")
-    words = read_words(lines)
-    full, indices = get_pair_statistics(words)
-    stats = _Stats(full)
-    if not stats:
+    chains = Chains(lines)
+    full = chains.statistics()
+    if not full:
         return 0
-    heap = _Heap(stats)
+    stats, names = dict(full), chains.names
     threshold = max(stats.values()) / 10
+    heap = _Heap(stats, names, threshold)
     for number in range(merges):
         best = heap.top()
-        if best is None or (number and stats[best] < threshold):
-            # A pair that was set aside may be the best by now: back to the full statistics.
-            prune_stats(stats, full, threshold)
-            stats = _Stats(full)
-            best = max(stats, key=lambda pair: (stats[pair], pair))
-            threshold = stats[best] * number / (number + 10000.0)
-            prune_stats(stats, full, threshold)
-            heap = _Heap(stats)
-        if stats[best] < min_frequency:
+        if best is None:
+            # A pair that was set aside is the best by now: back to the full statistics.
+            _set_aside(stats, full, threshold)
+            stats, threshold = _take_back(full, number)
+            heap = _Heap(stats, names, threshold)
+            best = heap.top()
+        if best is None or stats[best] < min_frequency:
             return number
-        out.write("%s %s\n" % best)
-        changes = replace_pair(best, words, indices)
-        stats.written.clear()
-        update_pair_statistics(best, changes, stats, indices)
+        first, second = best >> 32, best & _LOW
+        out.write("%s %s\n" % (names[first], names[second]))
+        for pair, change in chains.merge(first, second):
+            count = stats[pair] = stats.get(pair, 0) + change
+            if change > 0:
+                heap.push(pair, count)
         stats[best] = 0
-        symbol = best[0] + best[1]
-        for pair in stats.written:
-            if pair[0] == symbol or pair[1] == symbol:
-                heap.push(pair)
         if not number % 100:
-            prune_stats(stats, full, threshold)
+            _set_aside(stats, full, threshold)
         if on_merge:
             on_merge()
     return merges
