@@ -6,10 +6,6 @@ set -euo pipefail
 # shellcheck source=scripts/lib/common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib/common.sh"
 
-python=${PYTHON:-python3}
-if [[ -z ${PYTHON:-} && -z ${VIRTUAL_ENV:-} && -x $VENV/bin/python ]]; then
-  python=$VENV/bin/python
-fi
 # One of fairseq's dependencies is behind torch; nothing that a user can act on.
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore::FutureWarning:fairscale.experimental.nn.offload}
-PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m realformer_nmt.tools.evaluate "$@"
+run_module realformer_nmt.tools.evaluate "$@"

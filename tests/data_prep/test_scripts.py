@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -121,12 +122,35 @@ def test_one_line_for_a_mistake(args, said, tmp_path):
 
 
 def test_shell_scripts_are_clean():
-    shellcheck = shutil.which("shellcheck")
-    if not shellcheck:
+    shellcheck = shutil.which("shellcheck") or os.path.join(os.path.dirname(sys.executable), "shellcheck")
+    if not os.path.exists(shellcheck):
         pytest.skip("shellcheck is not installed")
     scripts = sorted(str(path) for path in (ROOT / "data_prep").glob("*.sh"))
-    assert len(scripts) >= len(SCRIPTS)
-    subprocess.run([shellcheck, *scripts], check=True)
+    assert len(scripts) > len(SCRIPTS)
+    subprocess.run([shellcheck, "-x", *scripts], check=True, cwd=ROOT)
+
+
+def test_which_python_runs(tmp_path):
+    """PYTHON, else the active environment's, else .venv's, else the path's; none is one line."""
+    def fake(*names):
+        path = tmp_path.joinpath(*names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\necho \"%s $PYTHONPATH $*\"\n" % "/".join(names))
+        path.chmod(0o755)
+        return str(path)
+
+    for name in ("bash", "dirname"):
+        (tmp_path / "tools").mkdir(exist_ok=True)
+        (tmp_path / "tools" / name).symlink_to(shutil.which(name))
+    own, _, _ = fake("own"), fake("venv", "bin", "python"), fake("path", "python3")
+    with_python, without = "%s:%s" % (tmp_path / "path", tmp_path / "tools"), str(tmp_path / "tools")
+    for changes, expected in (({"PYTHON": own}, "own"), ({}, "venv/bin/python"),
+                              ({"VIRTUAL_ENV": "/active"}, "path/python3"),
+                              ({"REALFORMER_VENV": str(tmp_path / "none")}, "path/python3")):
+        env = dict({"PATH": with_python, "REALFORMER_VENV": str(tmp_path / "venv")}, **changes)
+        assert run_script("prepare", "--x", env=env).stdout == "%s %s -m data_prep prepare --x\n" % (expected, ROOT)
+    nothing = run_script("prepare", env={"PATH": without, "REALFORMER_VENV": str(tmp_path / "none")}, check=False)
+    assert nothing.returncode == 1 and nothing.stderr.count("\n") == 1 and "no Python found" in nothing.stderr
 
 
 def test_sentences_differ():
