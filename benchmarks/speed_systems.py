@@ -1,4 +1,4 @@
-"""The systems that the speed benchmark compares, their sizes, and made-up batches of a fixed shape."""
+"""The systems that the speed benchmark compares, their sizes, and made-up batches of many shapes."""
 
 import argparse
 import os
@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
 
 from fairseq.data import Dictionary  # noqa: E402
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
@@ -43,6 +44,22 @@ class _Task:
         self.target_dictionary = self.source_dictionary
 
 
+def build_all(names, size, device):
+    """Build the systems with the weights of the first, so that all that have the same formula do the same work.
+
+    Returns:
+        tuple: name -> model in evaluation mode, and the task
+    """
+    task = _Task()
+    models = {name: build(name, size, task)[0] for name in names}
+    shared = models[names[0]].state_dict()
+    for model in models.values():
+        missing, unexpected = model.load_state_dict({**model.state_dict(), **shared}, strict=False)
+        assert not missing and not unexpected
+        model.to(device)
+    return models, task
+
+
 def build(system, size, task=None, seed=1):
     """Build one system on the CPU, in evaluation mode.
 
@@ -77,31 +94,45 @@ def build(system, size, task=None, seed=1):
     return model.eval(), task
 
 
-def make_batch(task, sentences, length, seed=1, device="cpu"):
-    """One training batch: sources of length/2 .. length tokens (padded left, as fairseq pads), targets as long.
+def make_batch(task, tokens, length, seed=None, device="cpu"):
+    """One training batch of about ``tokens`` padded source tokens.
+
+    With a seed, the shape is one of many: the longest source has 3/4 to 5/4 of ``length`` tokens and the longest target
+    3/4 to 5/4 of that. Without, both have ``length``. Other sentences have half of that to all of it. Sources are
+    padded on the left and targets on the right, as fairseq pads them.
 
     Returns:
         dict: a sample as fairseq's criteria take it
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1 if seed is None else seed)
+
+    def about(n):
+        return n if seed is None else int(torch.randint(max(3 * n // 4, 1), 5 * n // 4 + 1, (1,), generator=generator))
+
+    src_len = about(length)
+    tgt_len = about(src_len)
+    sentences = max(tokens // src_len, 1)
     dictionary = task.source_dictionary
-    lengths = torch.randint(max(length // 2, 1), length + 1, (sentences,), generator=generator)
-    lengths[0] = length
-    words = torch.randint(dictionary.nspecial, len(dictionary), (sentences, length), generator=generator)
-    positions = torch.arange(length)
-    target = words.clone()
-    target[torch.arange(sentences), lengths - 1] = dictionary.eos()
-    padding = positions[None] >= lengths[:, None]
-    target[padding] = dictionary.pad()
+
+    def side(longest):
+        lengths = torch.randint(max(longest // 2, 1), longest + 1, (sentences,), generator=generator)
+        lengths[0] = longest
+        words = torch.randint(dictionary.nspecial, len(dictionary), (sentences, longest), generator=generator)
+        words[torch.arange(sentences), lengths - 1] = dictionary.eos()
+        words[torch.arange(longest)[None] >= lengths[:, None]] = dictionary.pad()
+        return words, lengths
+
+    target, _ = side(tgt_len)
+    words, lengths = side(src_len)
     previous = torch.cat([torch.full((sentences, 1), dictionary.eos()), target[:, :-1]], dim=1)
-    previous[padding] = dictionary.pad()
-    source = torch.full_like(target, dictionary.pad())
+    previous[target.eq(dictionary.pad())] = dictionary.pad()
+    source = torch.full_like(words, dictionary.pad())
     for row, n in enumerate(lengths.tolist()):
-        source[row, length - n :] = target[row, :n]
+        source[row, src_len - n :] = words[row, :n]
     return {
         "id": torch.arange(sentences, device=device),
         "nsentences": sentences,
-        "ntokens": int(lengths.sum()),
+        "ntokens": int(target.ne(dictionary.pad()).sum()),
         "net_input": {
             "src_tokens": source.to(device),
             "src_lengths": lengths.to(device),
