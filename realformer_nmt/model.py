@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 def wrap_layer(layer, cfg):
     """Apply --checkpoint-activations, --offload-activations and fully sharded wrapping, as fairseq's builders do."""
+    replace_linear_layers(layer)  # not later: fairscale's wrapper remembers the modules whose weights it flattens
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

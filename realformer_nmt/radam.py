@@ -9,6 +9,8 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 
+from .errors import RealFormerError
+
 
 @dataclass
 class FairseqRAdamConfig(FairseqDataclass):
@@ -24,11 +26,22 @@ class FairseqRAdam(FairseqAdam):
 
     --adam-betas, --adam-eps and --weight-decay mean what they mean for ``--optimizer adam``: the decay is decoupled, a
     step first multiplies the weights by 1 - lr * weight_decay.
+
+    Raises:
+        RealFormerError: with --memory-efficient-fp16 or --memory-efficient-bf16, when the optimiser is built
     """
 
     def __init__(self, cfg, params):
         FairseqOptimizer.__init__(self, cfg)  # FairseqAdam's own __init__ would build Adam
         self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
+
+    @property
+    def supports_memory_efficient_fp16(self):
+        # asked by the memory-efficient wrappers alone, whose own error would not say what to do
+        raise RealFormerError(
+            "--optimizer radam with --memory-efficient-fp16 or -bf16: these keep no float32 weights, which RAdam needs; "
+            "use --fp16, --bf16 or --amp, or --optimizer adam"
+        )
 
     @property
     def supports_flat_params(self):

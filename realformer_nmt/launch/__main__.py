@@ -43,8 +43,8 @@ def build_parser(corpus: Optional[str] = None) -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=int, metavar="N", default=None, help="processes on each node; all CUDA devices if not given")
     parser.add_argument("--cpu", action="store_true", help="CPU processes, also where CUDA is there")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines taking part; start this command on each")
-    parser.add_argument("--node-rank", type=int, default=None, metavar="R", help="this machine's number, 0 first")
-    parser.add_argument("--rdzv-endpoint", default=None, metavar="HOST:PORT", help="where the nodes meet (needed with --nodes)")
+    parser.add_argument("--node-rank", type=int, default=None, metavar="R", help="this machine's number, 0 to N-1 (needed with --nodes)")
+    parser.add_argument("--rdzv-endpoint", default=None, metavar="HOST:PORT", help="where the nodes meet; HOST is node 0 (needed with --nodes)")
     parser.add_argument("--rdzv-id", default="realformer", metavar="ID", help="name of the run at the meeting point")
     parser.add_argument("--precision", default="auto", choices=("auto",) + PRECISIONS, help="auto: fp16 on CUDA (as published), fp32 on the CPU")
     parser.add_argument("--max-tokens", type=int, default=None, metavar="N", help="tokens a batch and device; the recipe's if not given")
@@ -89,7 +89,9 @@ def plan(options, extra: List[str]) -> Tuple[List[str], List[str], Report]:
     refuse_managed(extra)
     recipe = get_recipe(options.corpus, options.size)
     if options.nodes > 1 and not options.rdzv_endpoint:
-        raise LaunchError("--nodes needs --rdzv-endpoint HOST:PORT, the same on every node (HOST is one of them)")
+        raise LaunchError("--nodes needs --rdzv-endpoint HOST:PORT, the same on every node (HOST is node 0)")
+    if options.nodes > 1 and options.node_rank not in range(options.nodes):
+        raise LaunchError(f"--nodes {options.nodes} needs --node-rank R, 0 on the machine of --rdzv-endpoint and up to {options.nodes - 1}")
     devices, notes = choose_devices(options.devices, options.nodes, options.cpu, cuda_names(), options.dry_run)
     precision = options.precision
     if precision == "auto":

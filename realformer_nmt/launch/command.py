@@ -134,9 +134,10 @@ def worker_command(
     if devices.nodes == 1:
         torchrun.append("--standalone")
     else:
-        torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={rdzv_endpoint}", f"--rdzv-id={rdzv_id}"]
-        if node_rank is not None:
-            torchrun.append(f"--node-rank={node_rank}")
+        # not torchrun's c10d meeting, which numbers the nodes as it likes: the first node is the one that checks the
+        # checkpoint before training, and the one whose log has the losses
+        torchrun += ["--rdzv-backend=static", f"--rdzv-endpoint={rdzv_endpoint}", f"--rdzv-id={rdzv_id}"]
+        torchrun.append(f"--node-rank={node_rank}")
     return [*torchrun, *worker, *arguments]
 
 

@@ -1,7 +1,7 @@
 """One process of a data-parallel group, run under torchrun: python rank_script.py DATABIN OUT BACKEND UPDATES UPDATE-FREQ.
 
 Trains realformer_tiny with fairseq's Trainer and stores, for its rank, the losses, the weights and what the first batch
-was.  BACKEND is legacy_ddp or c10d, fairseq's --ddp-backend values, or "none" without torchrun.
+was.  BACKEND is legacy_ddp, c10d or fully_sharded, fairseq's --ddp-backend values, or "none" without torchrun.
 """
 
 import os
@@ -16,6 +16,7 @@ torch.set_num_threads(1)
 from fairseq import models, options, tasks, utils  # noqa: E402
 from fairseq.data import iterators  # noqa: E402
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # noqa: E402
+from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap  # noqa: E402
 from fairseq.distributed import utils as distributed_utils  # noqa: E402
 from fairseq.logging import metrics  # noqa: E402
 from fairseq.trainer import Trainer  # noqa: E402
@@ -44,14 +45,23 @@ arguments = [
     databin, "--user-dir", os.path.join(os.path.dirname(__file__), "..", "..", "realformer_nmt"), "--cpu",
     "--arch", "realformer_tiny", "--optimizer", "radam", "--lr", "0.001", "--dropout", "0", "--max-tokens", "100",
     "--update-freq", update_freq, "--seed", "7", "--num-workers", "0",
-    "--ddp-backend", backend if backend != "none" else "legacy_ddp", *distributed_arguments(os.environ, cuda=False),
+    "--min-params-to-wrap", "1", "--ddp-backend", backend if backend != "none" else "legacy_ddp", *distributed_arguments(os.environ, cuda=False),
 ]  # fmt: skip
 cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), input_args=arguments))
 if world > 1:
     distributed_utils.distributed_init(cfg)
 utils.set_torch_seed(cfg.common.seed)
 task = tasks.setup_task(cfg.task)
-model = task.build_model(cfg.model)
+if backend == "fully_sharded":  # as fairseq-train builds it
+    import cpu_sharding
+
+    cpu_sharding.allow()
+    with fsdp_enable_wrap(cfg.distributed_training):
+        model = fsdp_wrap(task.build_model(cfg.model))
+    wrapped = sum(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    assert wrapped == 1 + len(model.encoder.layers) + len(model.decoder.layers), wrapped
+else:
+    model = task.build_model(cfg.model)
 trainer = CpuTrainer(cfg, task, model, task.build_criterion(cfg.criterion))
 epoch = trainer.get_train_iterator(1)
 batches = iterators.GroupedIterator(epoch.next_epoch_itr(shuffle=True), int(update_freq))
@@ -64,4 +74,5 @@ for samples in batches:
     if trainer.get_num_updates() == int(updates):
         break
 state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-torch.save({"losses": losses, "weights": state, "first": first}, os.path.join(out, f"rank{rank}.pt"))
+omegas = [omega.init.clone() for omega in model.omegas()]
+torch.save({"losses": losses, "weights": state, "first": first, "omegas": omegas}, os.path.join(out, f"rank{rank}.pt"))

@@ -211,6 +211,7 @@ def test_ema_follows_the_weights_and_omega(databin, tmp_path):
     [
         (["--residual-attention-sites", "encoder,deocder"], "--residual-attention-sites 'encoder,deocder'"),
         (["--encoder-normalize-before", "--admin-init", "profile"], "scales Post-LN residuals"),
+        (["--optimizer", "radam", "--memory-efficient-fp16"], "use --fp16, --bf16 or --amp, or --optimizer adam"),
     ],
 )
 def test_refused_with_one_line(databin, tmp_path, flags, message, caplog):

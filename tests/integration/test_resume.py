@@ -1,4 +1,4 @@
-"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 45 s.
+"""Interrupted training ends with the weights of uninterrupted training, bit for bit.  Budget: 150 s.
 
 Float32, one process, dropout on, several epochs, interruptions in the middle of an epoch.
 """
@@ -74,6 +74,25 @@ def test_three_pieces_with_kill_9_between(databin, in_one_go, tmp_path):
     _, third = train(tmp_path, databin, save_dir, *STEPS)
     assert "Loaded checkpoint" in second and "Loaded checkpoint" in third
     assert_same_weights(save_dir / "checkpoint_last.pt", in_one_go)
+
+
+def test_two_thousand_updates_in_three_pieces(databin, tmp_path):
+    """Long enough for the learning rate to warm up and decay, and for rounding of a bad resume to grow."""
+    steps = ["--max-update", "2000", "--save-interval-updates", "250", "--keep-interval-updates", "2", "--no-epoch-checkpoints"]
+    steps += ["--log-interval", "50", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "400"]
+    train(tmp_path, databin, tmp_path / "one", *steps)
+
+    save_dir = tmp_path / "three"
+    first = Background(Train(databin, save_dir, *steps), tmp_path / "first.log")
+    first.wait_for_update(800)
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    status, second = train(tmp_path, databin, save_dir, *steps, ok=False, before=lambda: lose_power("save", 3))
+    assert status == -signal.SIGKILL and list(save_dir.glob("*.pt.tmp"))
+    _, third = train(tmp_path, databin, save_dir, *steps)
+    assert "Loaded checkpoint" in second and "Loaded checkpoint" in third
+    assert "num_updates=50," not in second + third and "num_updates=2000," in third
+    assert_same_weights(save_dir / "checkpoint_last.pt", tmp_path / "one" / "checkpoint_last.pt")
 
 
 def test_killed_while_checkpoint_last_is_copied(databin, in_one_go, tmp_path):

@@ -39,7 +39,7 @@ def flag(words, name):
 
 
 def test_published_60l_12l_on_two_nodes(launch, tmp_path):
-    status, out = launch("--size", "60l-12l", "--devices", "8", "--nodes", "2", "--rdzv-endpoint", "n0:29500", "--dry-run")
+    status, out = launch("--size", "60l-12l", "--devices", "8", "--nodes", "2", "--node-rank", "0", "--rdzv-endpoint", "n0:29500", "--dry-run")
     assert status == 0
     (line,) = out.out.strip().splitlines()  # standard output holds the command and nothing else
     words = shlex.split(line)
@@ -87,6 +87,8 @@ def test_users_flags_win(launch):
         (["--average-until", "60"], "after the last epoch trained, 50"),
         (["--precision", "mem-fp16"], "keeps no float32 weights, which RAdam needs"),
         (["--nodes", "2"], "--nodes needs --rdzv-endpoint"),
+        (["--nodes", "2", "--rdzv-endpoint", "n0:29500"], "--nodes 2 needs --node-rank R"),
+        (["--nodes", "2", "--rdzv-endpoint", "n0:29500", "--node-rank", "2"], "--nodes 2 needs --node-rank R"),
         (["--devices", "2", "--ddp-backend", "c10d"], "needs CUDA devices in fairseq"),
         (["--ddp-backend", "fully_sharded"], "CUDA devices only"),
         (["--data-bin", "/nonexistent"], "data-bin /nonexistent is not a folder"),
