@@ -35,6 +35,12 @@ def members(name):
 
 
 @functools.lru_cache(maxsize=None)
+def is_member(name, char):
+    """Whether `char` is of the class `name`: without `members`, for the largest class and the few characters of a text."""
+    return regex.match(_PROPERTIES[name], char) is not None
+
+
+@functools.lru_cache(maxsize=None)
 def ranges(*names):
     """The union of the named classes as the inside of an ``re`` character set, e.g. ``\\u0030-\\u0039...``."""
     codes = sorted(set().union(*(map(ord, members(name)) for name in names)))

@@ -75,7 +75,7 @@ def normalise_punctuation(text, lang):
 
 def remove_non_printing(text):
     """``remove-non-printing-char.perl``: every character of Unicode category C but the line end becomes a space."""
-    for char in set(text) & charclasses.members("other"):
-        if char != "\n":
+    for char in set(text):
+        if charclasses.is_member("other", char) and char != "\n":
             text = text.replace(char, " ")
     return text
