@@ -85,7 +85,7 @@ class Background:
                 self.status = os.waitstatus_to_exitcode(status)
         return self.status
 
-    def wait(self, timeout=240):
+    def wait(self, timeout=900):
         end = time.time() + timeout
         while self.poll() is None:
             assert time.time() < end, f"still running after {timeout} s:\n{self.text()[-6000:]}"
