@@ -162,16 +162,16 @@ class RealFormerModel(TransformerModel):
     @classmethod
     def add_args(cls, parser):
         super().add_args(parser)
-        group = parser.add_argument_group("realformer")
-        group.add_argument(
+        # straight to the parser: fairseq passes a group of its own, and groups inside groups are deprecated
+        parser.add_argument(
             "--residual-attention", choices=attention.MODES, default=argparse.SUPPRESS,
             help="pass attention scores to the next layer: their sum (the paper), their mean over layers, or none",
         )  # fmt: skip
-        group.add_argument(
+        parser.add_argument(
             "--residual-attention-sites", metavar="SITES", default=argparse.SUPPRESS,
             help="where: any of encoder,decoder,cross (default: all)",
         )  # fmt: skip
-        group.add_argument(
+        parser.add_argument(
             "--admin-init", choices=admin.INITS, default=argparse.SUPPRESS,
             help="scale residual branches by omega: profiled on the first training batch, from the analytic formula, "
             "or not at all (default: profile; none for Pre-LN)",
