@@ -3,10 +3,12 @@
 fairseq's decoder keeps keys and values per hypothesis, so that each step of beam search copies every layer's cache into
 the new order of the beams, copies it again to append a position, and holds the source's keys once a beam. Here:
 
-* Self-attention keys stay where they were written, `(sentence, head, position, beam, head_dim)`. A table of ancestors
-  says which beam's entry a hypothesis descends from at each position. Each hypothesis multiplies with all entries of its
-  sentence, and a mask built from the table, once a step for all layers, leaves the others out. Reordering beams is then
-  an update of the table.
+* Self-attention keys stay where they were written, `(sentence, head, entry, head_dim)`, one entry a beam at every
+  position. A table of ancestors says which beam's entry a hypothesis descends from. Each hypothesis multiplies with all
+  entries of its sentence, and a mask built from the table, once a step for all layers, leaves the others out. Reordering
+  beams is then an update of the table.
+* Hypotheses of a beam soon agree on how the sentence begins. From time to time the positions where all of them descend
+  from one entry, in every sentence, are folded into one entry each: the others are of use to nobody any more.
 * The source's keys and values are held once a sentence. To attention the beams of a sentence look like consecutive
   target positions.
 * The first step, where all beams of a sentence are equal, is computed once a sentence.
@@ -22,6 +24,7 @@ from .scores import MASKED, additive_mask, score_dtype
 
 ACTIVE = "realformer.decoding"  # key in incremental_state under which layers find the state during a step
 FIRST_CAPACITY = 32  # positions; doubled whenever it is full
+FOLD_EVERY = 8  # positions with an entry a beam, between two attempts to fold some of them
 
 
 class DecodingState:
@@ -34,16 +37,18 @@ class DecodingState:
     Attributes:
         length (int): positions whose keys are cached
         width (int): W, rows a sentence that this step computes: 1 in a first step with equal beams, else B
-        ancestors (Tensor): `(S, B, length)` long, the beam that holds each hypothesis's entry at each position
+        shared (int): positions, the first ones, that have one entry a sentence; all later ones have B
+        ancestors (Tensor): `(S, B, length - shared)` long, the beam that holds each hypothesis's entry at each position
     """
 
     def __init__(self, sentences, beam):
         self.sentences, self.beam, self.width, self.length = sentences, beam, beam, 0
+        self.shared = 0
         self.ancestors = None
-        self.padded = None  # (S, length, B) bool: entries whose token was padding; None while there are none
+        self.padded = None  # (S, entries) bool: entries whose token was padding; None while there are none
         self.self_mask = None
         self.cross_mask = None
-        self._own = {}  # attention module -> [keys, values], each (S, heads, capacity, B, head_dim)
+        self._own = {}  # attention module -> [keys, values], each (S, heads, capacity, head_dim)
         self._source = {}  # attention module -> (keys, values), each (S, heads, src_len, head_dim)
 
     def begin(self, tokens, pad, dtype):
@@ -70,23 +75,61 @@ class DecodingState:
             if bool((rows == rows[:, :1]).all()):
                 self.width = 1
                 tokens = rows[:, 0]
+        if self.beam > 1 and self.length > self.shared and (self.length - self.shared) % FOLD_EVERY == 0:
+            self._fold_shared()
         slots = torch.arange(self.beam, device=device)
         newest = (slots if self.width == self.beam else torch.zeros_like(slots)).expand(self.sentences, -1)[..., None]
-        self.ancestors = newest if self.ancestors is None else torch.cat([self.ancestors, newest], dim=2)
-
         padding = last.eq(pad)
         if self.padded is not None or bool(padding.any()):
             if self.padded is None:
-                self.padded = padding.new_zeros(self.sentences, self.length, self.beam)
-            self.padded = torch.cat([self.padded, padding[:, None]], dim=1)
+                self.padded = padding.new_zeros(self.sentences, self.entries)
+            self.padded = torch.cat([self.padded, padding], dim=1)
+        self.ancestors = newest if self.ancestors is None else torch.cat([self.ancestors, newest], dim=2)
         self.self_mask = None
         if self.beam > 1 or self.padded is not None:
-            hidden = self.ancestors[:, : self.width, :, None] != slots
+            others = (self.ancestors[:, : self.width, :, None] != slots).flatten(2)
+            shape = (self.sentences, self.width, self.shared + others.size(2))
+            mask = torch.zeros(shape, dtype=score_dtype(dtype), device=device)
+            mask[:, :, self.shared :].masked_fill_(others, MASKED)
             if self.padded is not None:
-                hidden = hidden | self.padded[:, None]
-            mask = torch.zeros(hidden.shape, dtype=score_dtype(dtype), device=device).masked_fill_(hidden, MASKED)
-            self.self_mask = mask.view(self.sentences, 1, self.width, -1)
+                mask.masked_fill_(self.padded[:, None], MASKED)
+            self.self_mask = mask[:, None]
         return tokens
+
+    @property
+    def entries(self):
+        """Cached entries a sentence."""
+        return self.shared + (self.length - self.shared) * self.beam
+
+    def _fold_shared(self):
+        """Keep one entry for each of the first positions where all hypotheses of each sentence have one ancestor.
+
+        An ancestor common to all at one position is so at every earlier one.
+        """
+        common = (self.ancestors == self.ancestors[:, :1]).all(dim=1).all(dim=0)
+        count = int(common.long().cumprod(0).sum())
+        if 2 * count < FOLD_EVERY:  # not worth the copy
+            return
+        beams = self.ancestors[:, 0, :count]
+        for cache in self._own.values():
+            for stored in cache:
+                self._fold(stored, 2, beams[:, None, :, None, None])
+        if self.padded is not None:
+            self._fold(self.padded, 1, beams[:, :, None])
+            self.padded = self.padded[:, : self.entries - count * (self.beam - 1)]
+        self.ancestors = self.ancestors[:, :, count:]
+        self.shared += count
+
+    def _fold(self, stored, dim, beams):
+        """Fold, in place, along the dimension of entries; ``beams`` has a dimension for the beam after that one."""
+        first, count, end = self.shared, beams.size(dim), self.entries
+        own = stored.narrow(dim, first, count * self.beam).unflatten(dim, (count, self.beam))
+        shape = list(own.shape)
+        shape[dim + 1] = 1
+        kept = own.gather(dim + 1, beams.expand(shape)).squeeze(dim + 1)
+        rest = stored.narrow(dim, first + count * self.beam, end - first - count * self.beam).clone()
+        stored.narrow(dim, first, count).copy_(kept)
+        stored.narrow(dim, first + count, rest.size(dim)).copy_(rest)
 
     def set_source(self, encoder_padding_mask, num_heads, dtype):
         """Build the cross-attention mask; ``encoder_padding_mask`` `(S, src_len)` or None."""
@@ -123,26 +166,26 @@ class DecodingState:
         """Write this position's keys and values, `(1, S * W, embed_dim)` each.
 
         Returns:
-            tuple: all keys and values so far, `(S * heads, (length + 1) * B, head_dim)`, views of the cache
+            tuple: all keys and values so far, `(S * heads, entries, head_dim)`, views of the cache
         """
         cache = self._own.get(module)
         if cache is None:
             cache = self._own[module] = [None, None]
-        heads, out = module.num_heads, []
+        heads, out, start = module.num_heads, [], self.entries
+        end = start + self.beam
         for which, new in enumerate((k, v)):
             new = self._split(new, heads)
             stored = cache[which]
-            if stored is None or stored.size(2) == self.length:
-                capacity = FIRST_CAPACITY if stored is None else 2 * self.length
-                grown = new.new_empty(self.sentences, heads, capacity, self.beam, new.size(-1))
+            if stored is None or stored.size(2) < end:
+                capacity = FIRST_CAPACITY * self.beam if stored is None else 2 * end
+                grown = new.new_empty(self.sentences, heads, capacity, new.size(-1))
                 if stored is not None:
-                    grown[:, :, : self.length] = stored
+                    grown[:, :, :start] = stored[:, :, :start]
                 stored = cache[which] = grown
-            stored[:, :, self.length, : self.width] = new
+            stored[:, :, start : start + self.width] = new
             if self.width < self.beam:
-                stored[:, :, self.length, self.width :] = 0  # masked, but it must be a number
-            flat = stored.view(self.sentences * heads, -1, new.size(-1))
-            out.append(flat[:, : (self.length + 1) * self.beam])
+                stored[:, :, start + self.width : end] = 0  # masked, but it must be a number
+            out.append(stored.view(self.sentences * heads, -1, new.size(-1))[:, :end])
         return tuple(out)
 
     def source(self, module, key):
@@ -164,15 +207,17 @@ class DecodingState:
         return tuple(x.view(-1, *x.shape[2:]) for x in self._source[module])
 
     def own_weights(self, probs):
-        """P over all entries of a sentence, `(S * heads, W, (length + 1) * B)`, to P over the hypothesis's own positions.
+        """P over all entries of a sentence, `(S * heads, W, entries)`, to P over the hypothesis's own positions.
 
         Returns:
             Tensor: `(heads, S * W, 1, length + 1)`
         """
         heads = probs.size(0) // self.sentences
-        probs = probs.view(self.sentences, heads, self.width, -1, self.beam)
+        probs = probs.view(self.sentences, heads, self.width, -1)
+        own = probs[..., self.shared :].unflatten(3, (-1, self.beam))
         index = self.ancestors[:, None, : self.width, :, None].expand(-1, heads, -1, -1, -1)
-        return probs.gather(4, index).transpose(0, 1).reshape(heads, self.sentences * self.width, 1, -1)
+        probs = torch.cat([probs[..., : self.shared], own.gather(4, index).squeeze(4)], dim=3)
+        return probs.transpose(0, 1).reshape(heads, self.sentences * self.width, 1, -1)
 
     def source_weights(self, probs):
         """P `(S * heads, W, src_len)` to `(heads, S * W, 1, src_len)`."""
@@ -191,7 +236,7 @@ class DecodingState:
         if not is_identity(keep, self.sentences):
             self._select(keep)
         if beams is not None and self.ancestors is not None and self.beam > 1:
-            self.ancestors = self.ancestors.gather(1, beams[..., None].expand(-1, -1, self.length))
+            self.ancestors = self.ancestors.gather(1, beams[..., None].expand(-1, -1, self.ancestors.size(2)))
 
     def _select(self, sentences):
         for cache in self._own.values():
@@ -201,7 +246,7 @@ class DecodingState:
                     continue
                 # only what is in use: the rest of the capacity holds nothing yet
                 kept = stored.new_empty(sentences.numel(), *stored.shape[1:])
-                torch.index_select(stored[:, :, : self.length], 0, sentences, out=kept[:, :, : self.length])
+                torch.index_select(stored[:, :, : self.entries], 0, sentences, out=kept[:, :, : self.entries])
                 cache[which] = kept
         for module, cache in self._source.items():
             self._source[module] = tuple(x.index_select(0, sentences) for x in cache)
@@ -212,22 +257,27 @@ class DecodingState:
 
     def _split_beams(self):
         """Give every row its own caches, as one sentence with one beam."""
-        size, beam, length = self.sentences, self.beam, self.length
+        size, beam = self.sentences, self.beam
         for cache in self._own.values():
-            for which, stored in enumerate(cache):
-                heads, dim = stored.size(1), stored.size(-1)
-                every = stored[:, None, :, :length].expand(-1, beam, -1, -1, -1, -1)
-                index = self.ancestors[:, :, None, :, None, None].expand(-1, -1, heads, -1, -1, dim)
-                cache[which] = every.gather(4, index).reshape(size * beam, heads, length, 1, dim)
+            cache[:] = [self._each_beams_own(stored, 2, self.ancestors[:, :, None, :, None, None]) for stored in cache]
         for module, cache in self._source.items():
             self._source[module] = tuple(x.repeat_interleave(beam, dim=0) for x in cache)
         if self.padded is not None:
-            every = self.padded[:, None].expand(-1, beam, -1, -1)
-            self.padded = every.gather(3, self.ancestors[..., None]).reshape(size * beam, length, 1)
+            self.padded = self._each_beams_own(self.padded, 1, self.ancestors[..., None])
         if self.cross_mask is not None:
             self.cross_mask = self.cross_mask.repeat_interleave(beam, dim=0)
-        self.ancestors = self.ancestors.new_zeros(size * beam, 1, length)
-        self.sentences, self.beam, self.width = size * beam, 1, 1
+        self.ancestors = self.ancestors.new_zeros(size * beam, 1, self.length)
+        self.sentences, self.beam, self.width, self.shared = size * beam, 1, 1, 0
+
+    def _each_beams_own(self, stored, dim, ancestors):
+        """Entries `(S, ..)` along ``dim`` to `(S * B, ..)`, those that each hypothesis descends from."""
+        used = stored.narrow(dim, 0, self.entries)[:, None]  # a dimension for the hypotheses: all others move on by one
+        used = used.expand(-1, self.beam, *used.shape[2:])
+        later = used.narrow(dim + 1, self.shared, used.size(dim + 1) - self.shared).unflatten(dim + 1, (-1, self.beam))
+        shape = list(later.shape)
+        shape[dim + 2] = 1
+        later = later.gather(dim + 2, ancestors.expand(shape)).squeeze(dim + 2)
+        return torch.cat([used.narrow(dim + 1, 0, self.shared), later], dim=dim + 1).flatten(0, 1)
 
 
 def group_by_sentence(new_order, beam):
