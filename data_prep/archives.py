@@ -22,15 +22,17 @@ def extract(archive, members):
     archive: path of a .tar, .tgz or .gz. members: {name in the archive: path to write}; a .gz has one, named "".
     A member whose own name ends in .gz is unpacked on the way. Paths come only from `members`, never from the
     archive, and only regular files are taken, so nothing is written elsewhere. The archive is read to its end,
-    so that a damaged tail is seen. Raises Damaged, or DataPrepError where a member is not in a sound archive.
+    so that a damaged tail is seen. Returns {path: lines in it}. Raises Damaged, or DataPrepError where a member is
+    not in a sound archive.
     """
-    wanted = dict(members)
+    wanted, lines = dict(members), {}
     progress = Progress("unpack %s" % os.path.basename(archive), "MB", os.path.getsize(archive))
     try:
         if "" in wanted:
             with open(archive, "rb") as raw, gzip.GzipFile(fileobj=raw) as source:
-                _copy(source, wanted.pop(""), raw, progress)
-            return
+                path = wanted.pop("")
+                lines[path] = _copy(source, path, raw, progress)
+            return lines
         with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             raw = stream.fileobj if isinstance(stream, gzip.GzipFile) else stream
             for entry in tar:
@@ -42,7 +44,8 @@ def extract(archive, members):
                 source = tar.extractfile(entry)
                 if name.endswith(".gz"):
                     source = gzip.GzipFile(fileobj=source)
-                _copy(source, wanted.pop(name), raw, progress)
+                path = wanted.pop(name)
+                lines[path] = _copy(source, path, raw, progress)
             # The gzip checksum comes after the tar's own end.
             while stream.read(_BLOCK):
                 progress.add(0)
@@ -50,17 +53,19 @@ def extract(archive, members):
         raise Damaged("%s: damaged archive (%s)" % (archive, error)) from None
     if wanted:
         raise DataPrepError("%s: no member %s; is this the published archive?" % (archive, ", ".join(sorted(wanted))))
+    return lines
 
 
 def _copy(source, path, raw, progress):
-    """Copies `source` to the file `path`; how far `raw`, the archive, is read tells the time left."""
-    done = 0
+    """Copies `source` to the file `path` and returns its lines; `raw`, the archive, tells how far it is."""
+    done = lines = 0
     with open(path, "wb") as out:
         while True:
             data = source.read(_BLOCK)
             if not data:
-                return
+                return lines
             out.write(data)
+            lines += data.count(b"\n")
             before, done = done, done + len(data)
             progress.bytes = raw.tell()
             progress.add((done >> 20) - (before >> 20))

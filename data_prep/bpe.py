@@ -43,9 +43,18 @@ def learn_codes(label, words, output, merges):
     progress = Progress(label, "merges", merges)
     with open(words, encoding="utf-8", newline="\n") as lines, \
             open(output, "w", encoding="utf-8", newline="\n") as out:
-        learnt = learn(lines, out, merges, on_merge=lambda: progress.add(1, 1))
+        learnt = learn(_reading(label + ", words", lines, size_of([words])), out, merges,
+                       on_merge=lambda: progress.add(1, 1))
     progress.done()
     return {"merges_asked": merges, "merges_learnt": learnt}
+
+
+def _reading(label, lines, size):
+    progress = Progress(label, "words", size)
+    for line in lines:
+        progress.add(1, len(line))
+        yield line
+    progress.done()
 
 
 class Encoder(dict):

@@ -1,8 +1,9 @@
 """The corpora: where they come from, what is taken from them, and the recipe each is prepared by.
 
 Addresses and members are those of the published fairseq recipes (prepare-wmt14en2fr.sh, prepare-wmt14en2de.sh,
-prepare-iwslt14.sh). Sizes and sha256 of the WMT archives are those that tensorflow-datasets records for the same
-addresses; those of Multi30k belong to the files whose MD5 torchtext records.
+prepare-iwslt14.sh). Sizes and sha256 of the WMT training archives are those that tensorflow-datasets records for the
+same addresses; those of Multi30k belong to the files whose MD5 torchtext records; the MD5 of the WMT test sets is
+sacreBLEU's.
 """
 import dataclasses
 from typing import Optional, Tuple
@@ -10,10 +11,15 @@ from typing import Optional, Tuple
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A published file. size in bytes and sha256 are None where nobody has published them."""
+    """A published file. size in bytes, sha256 and md5 are None where nobody has published them.
+
+    others: further addresses, ending in the same name, tried where the first fails.
+    """
     url: str
     size: Optional[int] = None
     sha256: Optional[str] = None
+    md5: Optional[str] = None
+    others: Tuple[str, ...] = ()
 
     @property
     def name(self):
@@ -42,8 +48,8 @@ class Corpus:
 
     train, valid, test: Pieces; without valid, every `valid_every`-th training line is it. normalise_train,
     normalise_test: whether punctuation is normalised and non-printing characters removed. aggressive: Moses' -a.
-    clean: "bpe" (after BPE) or "words" (before the valid split), to shortest..longest and ratio. disk_gb, hours:
-    what the whole thing takes, roughly, for --dry-run and the documentation.
+    clean: "bpe" (after BPE) or "words" (before the valid split), to shortest..longest and ratio. disk_gb: what
+    the whole thing takes at its peak, roughly, for --dry-run and the documentation.
     """
     name: str
     langs: Tuple[str, str]
@@ -73,8 +79,10 @@ _NEWS_V12 = Archive("http://data.statmt.org/wmt17/translation-task/training-para
                     "2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2")
 _GIGA = Archive("http://statmt.org/wmt10/training-giga-fren.tar", 2595102720,
                 "3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a")
-_TEST = Archive("http://statmt.org/wmt14/test-full.tgz")
-_IWSLT = Archive("https://wit3.fbk.eu/archive/2014-01/texts/de/en/de-en.tgz")
+_TEST = Archive("http://statmt.org/wmt14/test-full.tgz", md5="a8cd784e006feb32ac6f3d9ec7eb389a")
+# fairseq's recipe fetched it from WIT3 first, which is often away, and later from its own server.
+_IWSLT = Archive("http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz",
+                 others=("https://wit3.fbk.eu/archive/2014-01/texts/de/en/de-en.tgz",))
 
 
 def _pair(name, archive, member, langs, pairs=0, kind="plain"):

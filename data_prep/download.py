@@ -47,7 +47,12 @@ def known_sums(environ=os.environ):
 
 def sha256_of(path):
     """The sha256 of a file's bytes, in hex."""
-    digest = hashlib.sha256()
+    return digest_of(path, "sha256")
+
+
+def digest_of(path, algorithm):
+    """The sum of a file's bytes, in hex, by hashlib's `algorithm`."""
+    digest = hashlib.new(algorithm)
     with open(path, "rb") as handle:
         for data in iter(lambda: handle.read(_BLOCK), b""):
             digest.update(data)
@@ -55,21 +60,29 @@ def sha256_of(path):
 
 
 def addresses(archive, environ=os.environ):
-    """Where `archive` (with .name and .url) may be had, in the order of trying."""
+    """Where `archive` may be had, in the order of trying."""
     mirrors = [base.strip() for base in environ.get("DATA_PREP_MIRROR", "").split(",") if base.strip()]
-    return [base.rstrip("/") + "/" + archive.name for base in mirrors] or [archive.url]
+    return [base.rstrip("/") + "/" + archive.name for base in mirrors] or [archive.url, *archive.others]
+
+
+def expected_sum(archive, sums):
+    """(hashlib's name of the algorithm, sum) of `archive`, None where unknown; sums: {name: sha256} that go first."""
+    for algorithm, value in (("sha256", sums.get(archive.name)), ("sha256", archive.sha256), ("md5", archive.md5)):
+        if value:
+            return algorithm, value
+    return None
 
 
 def fetch(archive, folder, environ=os.environ):
     """The path of `archive` in `folder`, fetched there unless it is there already, whole and right.
 
-    archive: .name, .url, .size and .sha256 (None where unknown). A part of the file is kept as NAME.part and
-    resumed. Raises DataPrepError where it cannot be had, or is not what it should be after a second fetch.
+    archive: a `corpora.Archive`. A part of the file is kept as NAME.part and resumed. Raises DataPrepError where it
+    cannot be had, or is not what it should be after a second fetch.
     """
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, archive.name)
     sums = known_sums(environ)
-    expected = sums.get(archive.name, archive.sha256)
+    expected = expected_sum(archive, sums)
     size = archive.size if archive.name not in sums else None
     if os.path.exists(path):
         problem = _problem(path, expected, size)
@@ -100,33 +113,43 @@ def discard(path):
     remove(path + ".ok")
 
 
-def _remember(path, sha256):
+def _remember(path, expected):
     # The sum of a file of several GB is not worked out again on every run.
     info = os.stat(path)
-    write_json(path + ".ok", [sha256, info.st_size, info.st_mtime_ns])
+    write_json(path + ".ok", [expected, info.st_size, info.st_mtime_ns])
 
 
-def _problem(path, sha256, size):
+def _problem(path, expected, size):
     info = os.stat(path)
     if size is not None and info.st_size != size:
         return "it has %d bytes, not %d" % (info.st_size, size)
-    if sha256 is None or read_json(path + ".ok") == [sha256, info.st_size, info.st_mtime_ns]:
+    if expected is None or read_json(path + ".ok") == [list(expected), info.st_size, info.st_mtime_ns]:
         return None
-    found = sha256_of(path)
-    if found != sha256:
-        return "its sha256 is %s, not %s" % (found, sha256)
+    algorithm, value = expected
+    found = digest_of(path, algorithm)
+    if found != value:
+        return "its %s is %s, not %s" % (algorithm, found, value)
     if not path.endswith(".part"):
-        _remember(path, sha256)
+        _remember(path, expected)
     return None
 
 
+def _number(environ, name, default):
+    try:
+        value = float(environ.get(name, default))
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise DataPrepError("%s is %r; give a number from 0 up" % (name, environ[name]))
+    return value
+
+
 def _fetch_part(archive, part, environ):
-    retries = int(environ.get("DATA_PREP_RETRIES", "8"))
-    pause = float(environ.get("DATA_PREP_PAUSE", "2"))
+    retries, pause = _number(environ, "DATA_PREP_RETRIES", 8), _number(environ, "DATA_PREP_PAUSE", 2)
     urls = addresses(archive, environ)
-    failures = 0
+    failures = turn = 0
     while True:
-        url = urls[failures % len(urls)]
+        url = urls[turn % len(urls)]
         before = os.path.getsize(part) if os.path.exists(part) else 0
         try:
             _stream(url, part, archive.name)
@@ -136,6 +159,8 @@ def _fetch_part(archive, part, environ):
             reason = "HTTP %d" % code if code else getattr(error, "reason", None) or error
             if os.path.exists(part) and os.path.getsize(part) > before:
                 failures = 0  # it moves on: a long file may be cut any number of times
+            else:
+                turn += 1  # only then: another address could not resume this one's part
             failures += 1
             if failures > retries or (code in (401, 403, 404, 410) and failures >= len(urls)):
                 raise DataPrepError("%s: cannot fetch %s (%s); check the network or set DATA_PREP_MIRROR, then "

@@ -4,7 +4,10 @@ The rules are those of the published fairseq recipes (grep and sed lines): only 
 tags and the white space around the text go, a right single quotation mark becomes an apostrophe. Entities such
 as ``&amp;`` stay as they are, as they do there.
 """
+import os
 import re
+
+from data_prep.progress import Progress
 
 _SEG = re.compile(r'<seg id="[0-9]*">\s*')
 _END = re.compile(r"\s*</seg>\s*")
@@ -29,9 +32,13 @@ def tagged_lines(lines):
 def convert(kind, source, output):
     """Writes the plain text of the file `source` to `output`; kind is "sgm" or "tags". Returns the line count."""
     rule = {"sgm": segments, "tags": tagged_lines}[kind]
-    count = 0
+    count, progress = 0, Progress("extract %s" % os.path.basename(output))
     with open(source, encoding="utf-8", errors="surrogateescape", newline="\n") as lines, \
             open(output, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as out:
         for count, text in enumerate(rule(lines), 1):
             out.write(text + "\n")
+            if not count % 1000:
+                progress.add(1000)
+    progress.add(count - progress.count)
+    progress.done()
     return count

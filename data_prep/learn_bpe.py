@@ -9,7 +9,7 @@ Source: subword_nmt/learn_bpe.py, version 0.3.8 (Sennrich, Haddow and Birch 2016
 """
 import heapq
 
-from data_prep.chains import Chains, key_of
+from data_prep.chains import Chains
 
 _LOW = (1 << 32) - 1
 

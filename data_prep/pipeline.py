@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from data_prep import archives, binarise, bpe, download, extract_sgm, manifest, text
-from data_prep.chunks import open_bytes
+from data_prep.chunks import read_blocks
 from data_prep.dictionary import write_dictionary
 from data_prep.errors import DataPrepError
 from data_prep.stages import CODE_VERSION, Stages, identity, read_json, remove, write_json
@@ -146,7 +146,7 @@ class Pipeline:
     def _inputs(self):
         result = {}
         for archive in needed_archives(self.corpus, self.options):
-            result[archive.name] = {"address": archive.url, "sha256": self.sums.get(archive.name, archive.sha256)}
+            result[archive.name] = {"address": archive.url, "sum": download.expected_sum(archive, self.sums)}
         for (split, name), files in self.options.local.items():
             for lang, file in zip(self.langs, files):
                 result["%s/%s.%s" % (split, name, lang)] = {"size": os.path.getsize(file),
@@ -173,10 +173,10 @@ class Pipeline:
             members = [[piece.members[side], piece.kind] for _, piece, side in taken]
 
             def action(temporary, archive=archive, members=members):
-                self._fetch_and_extract(archive, members, temporary)
+                return self._fetch_and_extract(archive, members, temporary)
 
             stamp = stages.run("extract/" + archive.name, members,
-                               [archive.name, self.sums.get(archive.name, archive.sha256)], paths, action)
+                               [archive.name, download.expected_sum(archive, self.sums)], paths, action)
             stamps.append(stamp)
             for (split, piece, side), path in zip(taken, paths):
                 made[split, piece.name, side] = (path, stamp["key"])
@@ -200,17 +200,23 @@ class Pipeline:
             wanted = {member: output + (".in" if kind != "plain" else "")
                       for (member, kind), output in zip(members, temporary)}
             try:
-                archives.extract(path, wanted)
+                lines = archives.extract(path, wanted)
                 break
             except archives.Damaged as error:
                 download.discard(path)
                 if attempt == 2:
                     raise DataPrepError("%s, twice; set DATA_PREP_MIRROR to another address" % error) from None
                 print("%s; fetching it again" % error, file=sys.stderr)
-        for (_, kind), output in zip(members, temporary):
-            if kind != "plain":
-                extract_sgm.convert(kind, output + ".in", output)
+        counts = {}
+        for (member, kind), output in zip(members, temporary):
+            name = os.path.basename(member or archive.name)
+            if kind == "plain":
+                counts[name + " lines"] = lines[output]
+            else:
+                counts[name + " lines_in"] = lines[output + ".in"]
+                counts[name + " lines_out"] = extract_sgm.convert(kind, output + ".in", output)
                 remove(output + ".in")
+        return counts
 
     def _tokenise(self, stages, raw):
         """{split: [(source, target) files]}, "keys" of the stages by split, and all "stamps"."""
@@ -310,11 +316,13 @@ class Pipeline:
                                      stages.path("raw", "test-%s.%s" % (piece.name, lang)))
 
         def action(temporary):
+            counts = {}
             for lang, path in zip(self.langs, temporary):
                 with open(path, "wb") as result:
-                    for source in sources[lang]:
-                        with open_bytes(source) as handle:
-                            shutil.copyfileobj(handle, result)
+                    for data in read_blocks(sources[lang]):
+                        result.write(data)
+                        counts[lang + "_lines"] = counts.get(lang + "_lines", 0) + data.count(b"\n")
+            return counts
 
         return stages.run("references", [], keys,
                           [os.path.join(self.options.out, "text", "test." + lang) for lang in self.langs], action)

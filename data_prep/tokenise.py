@@ -55,7 +55,8 @@ class Tokeniser:
 
     def __init__(self, lang, aggressive=True):
         if lang in ("fi", "sv", "ca", "tdt"):
-            raise ValueError("language %s: Moses has rules for it that are not available here; tokenise the text yourself" % lang)
+            raise ValueError("language %s: Moses has rules for it that are not available here; tokenise the text "
+                             "yourself" % lang)
         self.lang = lang
         self.aggressive = aggressive
         self.prefixes = nonbreaking_prefixes(lang)

@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import subprocess
-import sys
 import tarfile
 import threading
 

@@ -12,8 +12,8 @@ from prep_support import sentences, stock_databin as stock, tree
 
 LANGS = ("en", "fr")
 #: Tokens that could be taken for something else: fairseq's own symbols, its fillers, white space that is no U+0020.
-AWKWARD = ["<s>", "<pad>", "</s>", "<unk>", "madeupword0000", "madeupword0002", "#fairseq:overwrite", "a@@", "0", "\U0001F600",
-           "\xe9\u0301", "x\xa0y", "x\u2028y", "x\x1cy", "\ufeff", "\t", "\x85", "  "]
+AWKWARD = ["<s>", "<pad>", "</s>", "<unk>", "madeupword0000", "madeupword0002", "#fairseq:overwrite", "a@@", "0",
+           "\U0001F600", "\xe9\u0301", "x\xa0y", "x\u2028y", "x\x1cy", "\ufeff", "\t", "\x85", "  "]
 
 
 def lines_of(lang, number, seed, awkward):
@@ -76,7 +76,8 @@ def test_fairseq_with_several_workers_agrees(corpus, expected, tmp_path):
 
 @pytest.mark.parametrize("threshold,factor", [(0, 1), (3, 8), (12, 8), (30, 5), (10 ** 6, 8)])
 def test_thresholds_and_padding_factor(threshold, factor, corpus, tmp_path):
-    theirs = stock(corpus, LANGS, tmp_path / "stock", 1, "--thresholdsrc", str(threshold), "--padding-factor", str(factor))
+    flags = ["--thresholdsrc", str(threshold), "--padding-factor", str(factor)]
+    theirs = stock(corpus, LANGS, tmp_path / "stock", 1, *flags)
     found, counts = ours(corpus, tmp_path / "bin", threshold=threshold, padding_factor=factor)
     assert found == theirs
     assert (counts["train_unknown"] > 100) == (threshold > 3)

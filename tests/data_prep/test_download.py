@@ -111,6 +111,37 @@ def test_second_mirror_is_tried(site, tmp_path):
     assert open(path, "rb").read() == DATA
 
 
+def test_next_address_only_where_nothing_came(site, tmp_path):
+    """A cut connection goes on where it was; only a server that gives nothing is left for the next."""
+    other = Server({"a.tgz": DATA})
+    site.cut["a.tgz"] = [300000, 200000, 0, 0]
+    both = Archive(site.url + "/a.tgz", len(DATA), SUM, others=(other.url + "/a.tgz",))
+    assert download.addresses(both, {}) == [site.url + "/a.tgz", other.url + "/a.tgz"]
+    path = download.fetch(both, str(tmp_path), {"DATA_PREP_PAUSE": "0.01"})
+    other.close()
+    assert open(path, "rb").read() == DATA
+    assert [wanted for _, wanted, _ in site.log] == [None, "bytes=300000-", "bytes=500000-"]
+    assert [wanted for _, wanted, _ in other.log] == [None]
+
+
+def test_md5_where_no_sha256_is_known(site, tmp_path):
+    right = Archive(site.url + "/a.tgz", md5=hashlib.md5(DATA).hexdigest())
+    assert open(download.fetch(right, str(tmp_path / "right"), {}), "rb").read() == DATA
+    wrong = Archive(site.url + "/a.tgz", md5="0" * 32)
+    with pytest.raises(DataPrepError, match="its md5 is .*, not 0000"):
+        download.fetch(wrong, str(tmp_path / "wrong"), {})
+    # A sum of the user's own replaces it.
+    (tmp_path / "sums").write_text("%s  a.tgz\n" % SUM)
+    download.fetch(wrong, str(tmp_path / "wrong"), {"DATA_PREP_CHECKSUMS": str(tmp_path / "sums")})
+
+
+@pytest.mark.parametrize("name", ["DATA_PREP_RETRIES", "DATA_PREP_PAUSE"])
+@pytest.mark.parametrize("value", ["many", "-1", ""])
+def test_variables_that_are_no_numbers(name, value, site, tmp_path):
+    with pytest.raises(DataPrepError, match="%s is '%s'; give a number" % (name, value)):
+        download.fetch(archive(), str(tmp_path), dict(quick(site), **{name: value}))
+
+
 def test_checksum_file_that_is_none(site, tmp_path):
     bad = tmp_path / "sums"
     bad.write_text("abc a.tgz\n")

@@ -128,7 +128,7 @@ def test_any_merges_leave_subword_nmts_words_counts_and_index(seed):
 
 
 def test_words_that_subword_nmts_index_has_wrong():
-    """Too little: a run of three. Too much: a symbol is there already when a merge makes it (here by a literal </w>)."""
+    """Too little: a run of three. Too much: a symbol is there already when a merge makes it (a literal </w>)."""
     run = Twin({"aaab": 3})
     run.merge(("a", "a"))
     run.check()

@@ -105,8 +105,8 @@ def test_killed_once_in_every_stage(small, tmp_path):
     """Killed in the middle of each: the rerun, with another number of workers, gives the same."""
     whole = attempt(10 ** 6, tmp_path / "whole", small)
     names = [name for name in whole.steps if name]
-    assert {name.split("/")[0] for name in names} == {"extract", "tokenise", "words", "learn-bpe", "encode", "references",
-                                                      "binarise"} and len(names) > 15
+    kinds = {"extract", "tokenise", "words", "learn-bpe", "encode", "references", "binarise"}
+    assert {name.split("/")[0] for name in names} == kinds and len(names) > 15
     for place, (name, following) in enumerate(zip(names, [*names[1:], ""])):
         middle = (whole.steps[name] + whole.steps[following]) // 2
         killed = attempt(middle, tmp_path / "cut", small, workers=1 + place % 2)

@@ -12,7 +12,8 @@ from data_prep.corpora import CORPORA
 from prep_support import ROOT, SHARED, run_script, sentences, stock_databin, text, tree
 
 SCRIPTS = ["wmt14_en_fr", "wmt14_en_de", "iwslt14_de_en", "multi30k_en_fr", "prepare"]
-FLAGS = ["--out", "--workers", "--bpe-merges", "--limit", "--dry-run", "--keep-raw", "--help"]
+FLAGS = ["--out", "--workers", "--bpe-merges", "--threshold", "--limit", "--valid-every", "--dry-run", "--keep-raw",
+         "--help"]
 
 
 def read_bin(folder, split, source, target, lang):
@@ -34,6 +35,10 @@ def test_entry_point(name, environ, server, tmp_path):
     source, target = corpus.langs
     manifest = json.loads((out / "manifest.json").read_text())
     stages = {stage["stage"]: stage["counts"] for stage in manifest["stages"]}
+    assert all(stages.values()), stages
+    extracted = sum(count for stage, counts in stages.items() if stage.startswith("extract/")
+                    for what, count in counts.items() if what.split()[-1] in ("lines", "lines_out"))
+    assert extracted == 2 * sum(counts["pairs_in"] for stage, counts in stages.items() if stage.startswith("tokenise/"))
     read = sum(counts["pairs_in"] for stage, counts in stages.items() if stage.startswith("tokenise/train"))
     assert read == sum(len((out / "work" / "raw" / ("train-%s.%s" % (piece.name, source))).read_bytes().splitlines())
                        for piece in corpus.train)
