@@ -101,10 +101,13 @@ def report(cells):
 
 
 def models_table(cells):
-    yield "train, validate: milliseconds a 1,000 padded tokens; generate: target tokens a second; memory: MB at the peak"
-    yield "of a training step (parameters, gradients, activations). Ratios are of time or memory: below 1 is better."
+    yield "train, validate: milliseconds a 1,000 padded tokens; generate: target tokens a second; memory: MB at the peak of"
+    yield "a training step (parameters, gradients, activations). Ratios are of time or memory: below 1 is better."
     yield ""
-    yield "| size | length | system | train, ms | ratio | memory, MB | ratio | validate, ms | ratio | generate, tokens/s | time ratio | same output |"
+    yield (
+        "| size | length | system | train, ms | ratio | memory, MB | ratio | validate, ms | ratio | generate, tokens/s | "
+        "time ratio | same output |"
+    )
     yield "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for cell in cells:
         found = cell["found"]
@@ -119,9 +122,9 @@ def models_table(cells):
             row += [f"{100 * found['same output'][name]:.0f}%" if name == "realformer none" else ""]
             yield "| " + " | ".join(row) + " |"
     yield ""
-    yield f"Medians of {min(len(next(iter(cell['found']['train'].values()))) for cell in cells)} or more batches; " + ", ".join(
-        sorted({f"{cell['tokens']} padded source tokens a batch at {cell['size']}" for cell in cells})
-    )
+    fewest = min(len(seconds) for cell in cells for seconds in cell["found"]["train"].values())
+    sizes = sorted({f"{cell['tokens']} padded source tokens a batch at {cell['size']}" for cell in cells})
+    yield f"Medians of {fewest} or more batches; {', '.join(sizes)}"
     yield ""
 
 
@@ -142,7 +145,10 @@ def attention_table(cells):
 
 
 def growth_table(cells):
-    yield "| length | depth | sentences | realformer sum, ms | fairseq, ms | ratio | GFLOP by the formula | realformer ms / GFLOP |"
+    yield (
+        "| length | depth | sentences | realformer sum, ms | fairseq, ms | ratio | GFLOP by the formula | "
+        "realformer ms / GFLOP |"
+    )
     yield "|--:|--:|--:|--:|--:|--:|--:|--:|"
     for cell in sorted(cells, key=lambda cell: (cell["depth"] != 6, cell["depth"], cell["length"])):
         ours, stock = cell["found"]["realformer sum"], cell["found"]["fairseq"]
@@ -157,7 +163,10 @@ def growth_table(cells):
 def command_table(cell):
     yield f"`fairseq-generate` with {cell['flags']}; {cell['sentences']} sentences."
     yield ""
-    yield "| system | whole command, s | search, s | tokens/s | time ratio of search | BLEU | translations as stock's | largest score difference there |"
+    yield (
+        "| system | whole command, s | search, s | tokens/s | time ratio of search | BLEU | translations as stock's | "
+        "largest score difference there |"
+    )
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     stock = cell["found"]["transformer"]
     for name, runs in cell["found"].items():
@@ -194,8 +203,8 @@ def run_attention(results, args, device):
             if key in results.cells:
                 continue
             found = speed_attention.compare(dim, heads, encoder_layers, length, args.tokens, args.repeats, device)
-            cell = {"where": where(args.threads), "size": size, "length": length, "depth": encoder_layers, "found": found}
-            cell["peer_missing"] = speed_attention.peer_missing()
+            cell = {"where": where(args.threads), "size": size, "length": length, "depth": encoder_layers}
+            cell.update(found=found, peer_missing=speed_attention.peer_missing())
             results.add(key, cell)
             print("\n".join(attention_table([cell])), flush=True)
 
@@ -235,16 +244,16 @@ def run_command(results, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: models attention growth, and command if given")
-    parser.add_argument("--quick", action="store_true", help="small size, lengths 16 and 64, three systems: a few minutes")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all, command only if given")
+    parser.add_argument("--quick", action="store_true", help="small, lengths 16 and 64, three systems: minutes")
     parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--lengths", nargs="+", type=int, help="source tokens")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="stock is always measured")
     parser.add_argument("--tokens", type=int, default=1024, help="padded source tokens in a batch")
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--command", nargs=2, metavar=("DATA-BIN", "CHECKPOINT"), help="of a trained --arch transformer")
-    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="more flags of fairseq-generate; last on the line")
+    parser.add_argument("--command", nargs=2, metavar=("DATA-BIN", "CHECKPOINT"), help="a trained --arch transformer")
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="more flags for fairseq-generate; at the end")
     parser.add_argument("--libraries", nargs="+", choices=linear.CHOICES, default=["auto", "torch", "float16", "int8"],
                         help="values of REALFORMER_CPU_LINEAR for the command")  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="write the report here, and cells to FILE.json to go on from")

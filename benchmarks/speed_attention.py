@@ -88,5 +88,5 @@ def compare(dim, heads, depth, length, tokens, repeats, device):
 
 
 def operations(dim, depth, length, batch):
-    """Multiplications and additions of one step by the formula: projections 4 T d^2, products 2 T^2 d; 3 times 2 each."""
+    """Multiplications and additions of one step by the formula: 4 T d^2 and 2 T^2 d, times 2, times 3."""
     return 6 * depth * batch * (4 * length * dim**2 + 2 * length**2 * dim)

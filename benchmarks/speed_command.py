@@ -1,4 +1,4 @@
-"""Whole fairseq-generate commands on a trained model, in turn: stock transformer, and realformer with the same weights."""
+"""Whole fairseq-generate commands on a trained model, in turn: transformer, and realformer with the same weights."""
 
 import os
 import re
@@ -27,7 +27,8 @@ def with_arch(path, to, folder):
             raise SystemExit(f"{path}: not a stock model (residual attention or ADMIN); give one of --arch transformer")
         settings["_name"] = settings["arch"] = to
         if to == "realformer":
-            settings.update(residual_attention="none", admin_init="none", residual_attention_sites="encoder,decoder,cross")
+            settings.update(residual_attention="none", admin_init="none")
+            settings["residual_attention_sites"] = "encoder,decoder,cross"
     state["last_optimizer_state"] = None
     copy = os.path.join(folder, f"{to}.pt")
     torch.save(state, copy)

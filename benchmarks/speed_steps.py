@@ -38,8 +38,8 @@ def timed(function, device):
 def peak_memory(function, device):
     """Bytes of tensors that ``function`` holds at its worst moment beyond what was held before.
 
-    On CUDA the allocator keeps count. On a CPU every allocation and release is taken from torch's profiler, in order, so
-    that the number does not depend on the machine, on freed pages or on other work; memory that the libraries take for
+    On CUDA the allocator keeps count. On a CPU every allocation and release is taken from torch's profiler, in order,
+    so that the number does not depend on the machine, on freed pages or on other work; memory that the libraries take for
     themselves is not in it.
     """
     if device == "cuda":

@@ -1,7 +1,7 @@
 """Linear layers that multiply in a faster library while a model generates on a CPU; otherwise torch's own.
 
-torch multiplies float32 matrices on a CPU with MKL, which takes its AVX-512 kernels on Intel processors only. torch also
-carries two libraries that take them on any processor (docs/speed.md has the figures):
+torch multiplies float32 matrices on a CPU with MKL, which takes its AVX-512 kernels on Intel processors only. torch
+also carries two libraries that take them on any processor (docs/speed.md has the figures):
 
 * oneDNN, in the same float32. It prepares a kernel for every new shape, so that it pays only where shapes are few: in
   generation, with the number of rows rounded up. In training nearly every batch has a shape of its own.
@@ -92,7 +92,7 @@ def _pack_onednn(weight, bias):
 
 
 def rounded_up(rows):
-    """The number of rows that a product is computed with: few different ones, at most a quarter more from 17 rows on."""
+    """Rows that a product is computed with: few different numbers, at most a quarter more from 64 rows on."""
     if rows <= 16:
         return 1 << max(rows - 1, 0).bit_length()
     step = 1 << max((rows - 1).bit_length() - 3, 4)

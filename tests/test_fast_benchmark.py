@@ -55,7 +55,8 @@ def test_the_report_is_kept_and_taken_up_again(tmp_path):
     import speed
 
     output = tmp_path / "speed.md"
-    found = {work: {"transformer": [0.2, 0.1, 0.4], "realformer none": [0.1, 0.3, 0.1]} for work in ("train", "validate", "generate")}
+    seconds = {"transformer": [0.2, 0.1, 0.4], "realformer none": [0.1, 0.3, 0.1]}
+    found = {work: seconds for work in ("train", "validate", "generate")}
     found["memory"] = {"transformer": 100e6, "realformer none": 50e6}
     found["same output"] = {"transformer": 1.0, "realformer none": 0.75}
     cell = {"where": "a machine", "size": "small", "length": 16, "tokens": 64, "found": found}

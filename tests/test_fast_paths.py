@@ -92,7 +92,8 @@ def test_auto_leaves_intel_and_narrow_processors_alone(monkeypatch):
     monkeypatch.delenv(fast.VARIABLE, raising=False)
     monkeypatch.setattr(fast, "_works", lambda name: True)
     for vendor, wide, expected in (
-        ("AuthenticAMD", True, "onednn"), ("AuthenticAMD", False, "torch"), ("GenuineIntel", True, "torch"), ("", True, "torch"),
+        ("AuthenticAMD", True, "onednn"), ("AuthenticAMD", False, "torch"), ("GenuineIntel", True, "torch"),
+        ("", True, "torch"),
     ):  # fmt: skip
         monkeypatch.setattr(fast, "_vendor", lambda: vendor)
         monkeypatch.setattr(fast, "_wide_vectors", lambda: wide)
