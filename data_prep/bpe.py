@@ -50,10 +50,14 @@ def learn_codes(label, words, output, merges):
 
 
 def _reading(label, lines, size):
-    progress = Progress(label, "words", size)
-    for line in lines:
-        progress.add(1, len(line))
+    """Passes `lines` on and shows how far it is; size: their bytes."""
+    progress, number, done = Progress(label, "words", size), 0, 0
+    for number, line in enumerate(lines, 1):
+        done += len(line)
+        if not number % 10000:
+            progress.add(10000, done - progress.bytes)
         yield line
+    progress.add(number - progress.count)
     progress.done()
 
 
