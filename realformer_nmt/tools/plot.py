@@ -27,14 +27,14 @@ def get_parser():
     add = parser.add_argument
     add("logs", nargs="+", metavar="LOG", help="log files, one a run")
     add("--output", required=True, metavar="FILE", help="file to write: .png, .svg or .pdf; FILE.csv holds the figures")
-    add("--names", nargs="+", metavar="NAME", help="what to call the runs (default: their paths)")
+    add("--names", nargs="+", metavar="NAME", help="what to call the runs (default: their paths); runs of one name share a colour")
     add("--subset", default="valid", metavar="NAME", help="validation subset to show (default: valid)")
     add("--from-update", type=int, default=0, metavar="N", help="leave out earlier updates (default: 0)")
     return parser
 
 
 def read_runs(args):
-    """``[(name, points)]`` of every log.
+    """``[(name, points)]`` of every log, in the order given.
 
     Raises:
         ToolError: a log cannot be read or holds no figures.
@@ -79,7 +79,7 @@ def panels_of(runs, subset):
 
 
 def draw(runs, panels):
-    """The figure. Runs have a colour each; dotted lines are training, solid ones validation."""
+    """The figure. Names have a colour each; dotted lines are training, solid ones validation."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -89,13 +89,19 @@ def draw(runs, panels):
     rows = (len(panels) + columns - 1) // columns
     figure = Figure(figsize=(6.5 * columns, 3.8 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    colours = matplotlib.colormaps["tab10" if len(runs) <= 10 else "tab20"].colors
+    names = list(dict.fromkeys(name for name, _ in runs))
+    colours = matplotlib.colormaps["tab10" if len(names) <= 10 else "tab20"].colors
     for axis, (title, logarithmic, lines) in zip(axes, panels):
+        labelled = set()
         for index, style, label, x, y in lines:
             # One point alone would be invisible as a line.
             marker = "o" if len(x) < 30 and style == "-" else None
-            text = " ".join(filter(None, [runs[index][0], label]))
-            axis.plot(x, y, style, marker=marker, ms=3, color=colours[index % len(colours)], label=text, lw=1.3)
+            name = runs[index][0]
+            text = " ".join(filter(None, [name, label]))
+            colour = colours[names.index(name) % len(colours)]
+            # Seeds of one system: the legend names the system once ("_" hides an entry).
+            axis.plot(x, y, style, marker=marker, ms=3, color=colour, label="_" if text in labelled else text, lw=1.3)
+            labelled.add(text)
         axis.set_title(title)
         axis.set_xlabel("updates")
         axis.grid(True, alpha=0.3)
@@ -107,11 +113,11 @@ def draw(runs, panels):
     return figure
 
 
-def figures_csv(runs):
-    rows = [("run", "kind", "epoch", "update", "figure", "value")]
-    for name, points in runs:
+def figures_csv(runs, logs):
+    rows = [("run", "kind", "epoch", "update", "figure", "value", "log")]
+    for (name, points), log in zip(runs, logs):
         for point in points:
-            rows += [(name, point.kind, point.epoch, point.update, key, value) for key, value in point.values.items()]
+            rows += [(name, point.kind, point.epoch, point.update, key, value, log) for key, value in point.values.items()]
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
@@ -130,7 +136,7 @@ def main(argv=None):
     figure = draw(runs, panels)
     with atomic_path(output) as temporary:
         figure.savefig(temporary, dpi=110)
-    write_text(output.with_name(output.name + ".csv"), figures_csv(runs))
+    write_text(output.with_name(output.name + ".csv"), figures_csv(runs, args.logs))
     print(f"written: {output} and {output.name}.csv ({', '.join(title for title, _, _ in panels)})")
 
 

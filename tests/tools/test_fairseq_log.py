@@ -7,7 +7,7 @@ import pytest
 
 from realformer_nmt.tools.fairseq_log import parse_line, read_log, series
 from realformer_nmt.tools.files import ToolError
-from realformer_nmt.tools.plot import main, run_names
+from realformer_nmt.tools.plot import draw, get_parser, main, panels_of, read_runs, run_names
 
 PREFIX = "2026-12-02 06:52:02 | INFO | {} | "
 JSON = [
@@ -74,8 +74,23 @@ def test_plot(tmp_path, ending, capsys):
     for title in ("loss", "perplexity", "gradient norm", "learning rate", "BLEU"):
         assert title in printed
     rows = list(csv.DictReader(output.with_name(output.name + ".csv").open()))
-    assert {"run": "a", "kind": "valid", "epoch": "1", "update": "60", "figure": "bleu", "value": "3.5"} in rows
-    assert [row for row in rows if row["run"] == "a"] == [{**row, "run": "a"} for row in rows if row["run"] == "b"]
+    a = {"run": "a", "log": str(tmp_path / "a" / "train.log")}
+    assert {"kind": "valid", "epoch": "1", "update": "60", "figure": "bleu", "value": "3.5", **a} in rows
+    assert [row for row in rows if row["run"] == "a"] == [{**row, **a} for row in rows if row["run"] == "b"]
+
+
+def test_plot_of_seeds(tmp_path):
+    """Runs of one name share a colour and one entry in the legend; another name has another colour."""
+    logs = [tmp_path / f"{index}.log" for index in range(3)]
+    for log in logs:
+        log.write_text("\n".join(text for _, text in JSON))
+    args = get_parser().parse_args([*map(str, logs), "--output", "x.png", "--names", "admin", "admin", "postln"])
+    runs = read_runs(args)
+    axis = draw(runs, panels_of(runs, "valid")).axes[0]
+    colours = [line.get_color() for line in axis.lines if line.get_linestyle() == "-"]
+    assert len(colours) == 3 and colours[0] == colours[1] != colours[2]
+    legend = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert legend == ["admin train", "admin valid", "postln train", "postln valid"]
 
 
 def test_plot_refusals(tmp_path):
