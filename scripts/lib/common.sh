@@ -66,15 +66,20 @@ activate_venv() {
   unset PYTHONHOME
 }
 
-# run_module MODULE ARGUMENTS...: becomes `python -m MODULE ARGUMENTS`, the repository's code first on the path. The
-# Python is $PYTHON, else the active environment's, else $VENV's where there is one, else the first on the path.
-run_module() {
-  local python=${PYTHON:-}
-  if [[ -z $python && -z ${VIRTUAL_ENV:-} && -x $VENV/bin/python ]]; then
-    python=$VENV/bin/python
-  elif [[ -z $python ]]; then
-    python=$(command -v python3 || command -v python) ||
+# Sets PYTHON: $PYTHON, else the active environment's, else $VENV's where there is one, else the first on the path.
+find_python() {
+  if [[ -n ${PYTHON:-} ]]; then
+    return
+  elif [[ -z ${VIRTUAL_ENV:-} && -x $VENV/bin/python ]]; then
+    PYTHON=$VENV/bin/python
+  else
+    PYTHON=$(command -v python3 || command -v python) ||
       die "no Python found; set PYTHON to one with the requirements installed, or run scripts/setup.sh"
   fi
-  PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m "$@"
+}
+
+# run_module MODULE ARGUMENTS...: becomes `python -m MODULE ARGUMENTS`, the repository's code first on the path.
+run_module() {
+  find_python
+  PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$PYTHON" -m "$@"
 }
