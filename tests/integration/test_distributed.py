@@ -4,6 +4,7 @@ Float32, dropout off: both sum the same gradients, in another order.  Stated tol
 losses equal.  Fully sharded wrapping runs fairscale's own code on CPU tensors, see cpu_sharding.py.
 """
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ import time
 import pytest
 import torch
 from tiny_databin import write_databin
-from train_tools import Background, assert_same_weights, launcher, losses, run
+from train_tools import ROOT, Background, assert_same_weights, launcher, losses, run
 
 SCRIPT = str(pathlib.Path(__file__).parent / "rank_script.py")
 UPDATES = 6
@@ -26,12 +27,23 @@ def databin(tmp_path_factory):
     return write_databin(tmp_path_factory.mktemp("ddp") / "db", pairs=400)
 
 
-def ranks(databin, out, backend, processes):
-    """Run rank_script.py and return what each rank stored."""
+def fairscale_folder():
+    """Where scripts/test.sh puts fairscale, or None if the environment itself has it; skips the test without either."""
+    if importlib.util.find_spec("fairscale"):
+        return None
+    folder = pathlib.Path(sys.prefix, "test-packages")
+    if not (folder / "fairscale").is_dir():
+        pytest.skip("--ddp-backend fully_sharded is fairscale's, which isn't installed (tests/requirements.txt)")
+    return folder
+
+
+def ranks(databin, out, backend, processes, packages=None):
+    """Run rank_script.py and return what each rank stored. *packages*: one more folder to import from."""
     out.mkdir()
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     arguments = [SCRIPT, databin, str(out), backend, str(UPDATES), str(2 // processes)]
-    run([sys.executable, *torchrun, *arguments])
+    path = os.pathsep.join(str(folder) for folder in (ROOT, packages) if folder)
+    run([sys.executable, *torchrun, *arguments], PYTHONPATH=path)
     return [torch.load(out / f"rank{r}.pt", weights_only=True) for r in range(processes)]
 
 
@@ -42,9 +54,7 @@ def one_process(databin, tmp_path_factory):
 
 @pytest.mark.parametrize("backend", ["legacy_ddp", "c10d", "fully_sharded"])
 def test_two_processes_equal_one_with_update_freq_2(databin, one_process, tmp_path, backend):
-    if backend == "fully_sharded":
-        pytest.importorskip("fairscale", reason="--ddp-backend fully_sharded is fairscale's; it isn't installed")
-    results = ranks(databin, tmp_path / "out", backend, 2)
+    results = ranks(databin, tmp_path / "out", backend, 2, fairscale_folder() if backend == "fully_sharded" else None)
     assert results[0]["first"] != results[1]["first"]  # each profiles a batch of its own ...
     for rank, result in enumerate(results):
         torch.testing.assert_close(result["losses"], one_process["losses"], rtol=1e-5, atol=0)
