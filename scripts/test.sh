@@ -9,7 +9,8 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 Usage: scripts/test.sh [PYTEST ARGUMENTS...]
 
 Sets up .venv if needed (scripts/setup.sh, and tests/requirements.txt in a folder of its own) and runs pytest in the
-repository's root, on as many processes as there are CPUs. Arguments go to pytest: scripts/test.sh tests/data_prep -k catalogues. The exit status is pytest's.
+repository's root, on as many processes as there are CPUs. Arguments go to pytest: scripts/test.sh tests/data_prep -k
+catalogues. The exit status is pytest's.
 
 Environment: TEST_PROCESSES sets the number of processes; 0 runs everything in one, for debugging.
 EOF
