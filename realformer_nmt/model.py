@@ -1,6 +1,7 @@
 """The registered model: fairseq's encoder-decoder transformer built from this project's layers."""
 
 import argparse
+import ast
 import logging
 
 import torch
@@ -206,6 +207,7 @@ class RealFormerModel(TransformerModel):
 
     @classmethod
     def build_encoder(cls, args, src_dict, embed_tokens):
+        check_evaluated_settings(args)  # before fairseq's encoder and decoder read them
         return RealFormerEncoder(args, src_dict, embed_tokens)
 
     @classmethod
@@ -267,6 +269,32 @@ class RealFormerModel(TransformerModel):
         self._omega_ready = True
         admin.log_omegas("encoder", encoder_chain.visited)
         admin.log_omegas("decoder", decoder_chain.visited)
+
+
+def check_evaluated_settings(cfg):
+    """Refuse settings that are more than a literal where fairseq hands a string to ``eval``.
+
+    Settings come from a checkpoint, too, and reading one must never run code that it carries.
+
+    Args:
+        cfg: fairseq's TransformerConfig
+
+    Raises:
+        RealFormerError: such a setting is not the text of a number, list, tuple or dictionary
+    """
+    for flag, value in (
+        ("--adaptive-softmax-cutoff", cfg.adaptive_softmax_cutoff),
+        ("--encoder-xformers-att-config", getattr(cfg.encoder, "xformers_att_config", None)),
+        ("--decoder-xformers-att-config", getattr(cfg.decoder, "xformers_att_config", None)),
+    ):
+        if isinstance(value, str):
+            try:
+                ast.literal_eval(value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                raise RealFormerError(
+                    f"{flag} {value[:60]!r}: refused, fairseq would run it as Python code; "
+                    "give plain numbers, lists or dictionaries"
+                ) from None
 
 
 def check_flags(args):

@@ -136,6 +136,21 @@ def test_other_disguises(corpus_databin, checkpoint, marker, tmp_path, kind):
     assert not marker.exists()
 
 
+SETTINGS = ["adaptive_softmax_cutoff", "encoder_xformers_att_config", "decoder_xformers_att_config"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_that_fairseq_evaluates(corpus_databin, checkpoint, marker, tmp_path, setting):
+    """fairseq hands some settings to eval: a checkpoint of plain text and tensors can carry code in them."""
+    path = tmp_path / "checkpoint.pt"
+    state = load_checkpoint(checkpoint)
+    setattr(state["cfg"]["model"], setting, f"open({str(marker)!r}, 'w') and None")
+    torch.save(state, path)
+    for name in ("generate", "interactive"):
+        refused(forked(name, corpus_databin, "--path", path, ok=False), setting.replace("_", "-"), "refused")
+    assert not marker.exists()
+
+
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.999])
 def test_truncated_file(corpus_databin, checkpoint, tmp_path, part):
     path = truncated(checkpoint, tmp_path / "checkpoint_last.pt", part)
