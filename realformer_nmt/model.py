@@ -3,6 +3,7 @@
 import argparse
 import ast
 import logging
+import re
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -26,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 def wrap_layer(layer, cfg):
     """Apply --checkpoint-activations, --offload-activations and fully sharded wrapping, as fairseq's builders do."""
-    replace_linear_layers(layer)  # not later: fairscale's wrapper remembers the modules whose weights it flattens
+    if not cfg.quant_noise.scalar:  # its quantiser knows torch's own class only
+        replace_linear_layers(layer)  # not later: fairscale's wrapper remembers the modules whose weights it flattens
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
@@ -200,7 +202,8 @@ class RealFormerModel(TransformerModel):
             }
         try:
             model = super().build_model(args, task)
-            replace_linear_layers(model)
+            if not args.quant_noise_scalar:
+                replace_linear_layers(model)
             return model
         finally:
             del args.admin_omega  # derived, not a setting: keep it out of the checkpoint
@@ -225,6 +228,17 @@ class RealFormerModel(TransformerModel):
     def omegas(self):
         """Every :class:`admin.Omega`, encoder first, in order of depth."""
         return [module for module in self.modules() if isinstance(module, admin.Omega)]
+
+    def load_state_dict(self, state_dict, strict=True, model_cfg=None, args=None):
+        """As fairseq's.
+
+        Raises:
+            StateDictError: the parameters are not this model's
+        """
+        try:
+            return super().load_state_dict(state_dict, strict, model_cfg, args)
+        except RuntimeError as error:
+            raise StateDictError(describe_mismatch(error)) from error
 
     def _load_from_state_dict(self, *args, **kwargs):
         self._omega_ready = None  # ask the loaded buffer again
@@ -269,6 +283,30 @@ class RealFormerModel(TransformerModel):
         self._omega_ready = True
         admin.log_omegas("encoder", encoder_chain.visited)
         admin.log_omegas("decoder", decoder_chain.visited)
+
+
+class StateDictError(RealFormerError, RuntimeError):
+    """Parameters that belong to another model; a RuntimeError as well, which is what torch raises."""
+
+
+def describe_mismatch(error):
+    """One line of torch's many lines (str of ``error``) about parameters that do not fit."""
+    parts = []
+    for found, words in (("Missing", "lacks"), ("Unexpected", "has also")):
+        for names in re.findall(rf"{found} key\(s\) in state_dict: (.*)", str(error)):
+            names = re.findall(r'"([^"]+)"', names)
+            rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            parts.append(f"{words} {', '.join(names[:2])}{rest}")
+    sizes = re.findall(r"size mismatch for (\S+): copying a param with shape (.+?) from checkpoint, .* is (.+?)\.$",
+                       str(error), re.M)  # fmt: skip
+    if sizes:
+        name, theirs, ours = sizes[0]
+        rest = f", and {len(sizes) - 1} more such" if len(sizes) > 1 else ""
+        parts.append(f"has {name} of {theirs}, not {ours}{rest}")
+    return (
+        f"the checkpoint is of another model: it {'; it '.join(parts) or 'does not load'}; "
+        "give the --arch, sizes and --admin-init that it was trained with"
+    )
 
 
 def check_evaluated_settings(cfg):

@@ -134,6 +134,20 @@ def test_quant_noise(databin):
     assert torch.equal(blocks[~zero], 2 * before.view(-1, 8)[~zero])
 
 
+def test_scalar_quant_noise(databin):
+    """fairseq's quantiser replaces the very layers that it does in its own transformer; it trains on a GPU only."""
+    from fairseq.modules.quantization.scalar.modules import IntEmbedding, IntLinear
+
+    def quantised(*flags):
+        modules = Built(databin, "--quant-noise-scalar", "0.2", *flags).model.named_modules()
+        return {name: type(module) for name, module in modules if isinstance(module, (IntEmbedding, IntLinear))}
+
+    found = quantised("--residual-attention", "sum")
+    sizes = ["--encoder-layers", "2", "--decoder-layers", "2", "--encoder-embed-dim", "64", "--decoder-embed-dim", "64"]
+    assert found == quantised("--arch", "transformer", *sizes)
+    assert found["encoder.layers.1.self_attn.q_proj"] is IntLinear
+
+
 @pytest.mark.parametrize("admin", ["profile", "analytic", "none"])
 def test_no_cross_attention(databin, admin):
     built = Built(databin, "--no-cross-attention", "--admin-init", admin)
