@@ -114,7 +114,10 @@ def install_one_line_errors():
 
     def hook(kind, error, traceback):
         path = _path_being_loaded(traceback)
-        if isinstance(error, RealFormerError):
+        if isinstance(error.__context__, RealFormerError) and str(error).startswith("Cannot load model parameters"):
+            # the trainer's own words name the file, and the error behind it says what does not fit
+            print(f"realformer_nmt: {str(error).split(';')[0]}: {error.__context__}", file=sys.stderr)
+        elif isinstance(error, RealFormerError):
             print(f"realformer_nmt: {error}", file=sys.stderr)
         elif path is not None and isinstance(error, Exception):
             print(f"realformer_nmt: {describe_load_failure(error, path)}", file=sys.stderr)

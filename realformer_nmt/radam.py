@@ -28,12 +28,30 @@ class FairseqRAdam(FairseqAdam):
     step first multiplies the weights by 1 - lr * weight_decay.
 
     Raises:
-        RealFormerError: with --memory-efficient-fp16 or --memory-efficient-bf16, when the optimiser is built
+        RealFormerError: when the optimiser is built, for a setting out of its range, and with --memory-efficient-fp16 or
+            --memory-efficient-bf16
     """
 
     def __init__(self, cfg, params):
         FairseqOptimizer.__init__(self, cfg)  # FairseqAdam's own __init__ would build Adam
-        self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
+        settings = self._checked_config()
+        self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **settings)
+
+    def _checked_config(self):
+        """fairseq's settings for Adam, every number in its range."""
+        try:
+            settings = self.optimizer_config  # evaluates the text of --adam-betas
+            beta1, beta2 = map(float, settings["betas"])
+        except (NameError, SyntaxError, TypeError, ValueError):
+            beta1 = beta2 = -1.0
+        if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
+            raise RealFormerError(
+                f"--adam-betas {self.cfg.adam_betas!r}: give two numbers from 0 up to but not 1, as '(0.9, 0.98)'"
+            )
+        for flag, value in (("--adam-eps", self.cfg.adam_eps), ("--weight-decay", self.cfg.weight_decay)):
+            if not 0 <= value < float("inf"):
+                raise RealFormerError(f"{flag} {value}: give 0 or a number above it")
+        return settings
 
     @property
     def supports_memory_efficient_fp16(self):

@@ -9,6 +9,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from omegaconf import OmegaConf
 
 import realformer_nmt  # noqa: F401
+from realformer_nmt.errors import RealFormerError
 
 
 def make(parameters, lr=0.01, betas="(0.9, 0.98)", eps=1e-8, decay=0.0):
@@ -89,3 +90,18 @@ def test_optimizer_overrides_replace_the_restored_settings():
 
 def test_it_can_step_on_flattened_master_weights():
     assert make([torch.nn.Parameter(torch.ones(3))]).supports_flat_params
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        *(({"betas": betas}, "--adam-betas") for betas in ["(0.9", "0.9", "(2, 3)", "(0.9, 1)", "(1, 2, 3)", "x", "('a', 0)"]),
+        ({"eps": -1.0}, "--adam-eps -1.0"),
+        ({"eps": float("nan")}, "--adam-eps nan"),
+        ({"decay": -0.1}, "--weight-decay -0.1"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_one_clear_line(settings, words):
+    with pytest.raises(RealFormerError) as caught:
+        make([torch.nn.Parameter(torch.ones(3))], **settings)
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)

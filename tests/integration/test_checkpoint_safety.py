@@ -184,6 +184,27 @@ def test_not_a_checkpoint(corpus_databin, checkpoint, tmp_path, content):
     refused(forked("generate", corpus_databin, "--path", path, ok=False), path)
 
 
+@pytest.mark.parametrize(
+    "flag, value, words",
+    [
+        ("admin_init", "none", "has also omega_profiled"),
+        ("encoder_layers", 3, "lacks encoder.layers.2."),
+        ("encoder_ffn_embed_dim", 32, "has encoder.layers.0.fc1.weight of"),
+    ],
+)
+def test_another_model(corpus_databin, checkpoint, tmp_path, flag, value, words):
+    """Parameters that do not fit the flags are one line in the commands that train and in those that do not."""
+    done = forked("generate", corpus_databin, "--path", checkpoint, "--model-overrides", {flag: value}, ok=False)
+    refused(done, "another model", words)
+    for reader in ("--restore-file", "--finetune-from-model"):
+        done = forked(
+            "train", corpus_databin, *TINY, "--max-update", 4, "--save-dir", tmp_path / "new", reader, checkpoint,
+            f"--{flag.replace('_', '-')}", value, ok=False,
+        )  # fmt: skip
+        refused(done, checkpoint, "another model", words)
+    assert not list(tmp_path.glob("new/*.pt"))
+
+
 def test_missing_file(corpus_databin, checkpoint, tmp_path):
     path = tmp_path / "nowhere.pt"
     refused(forked("generate", corpus_databin, "--path", path, ok=False), path)
