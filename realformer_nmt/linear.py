@@ -8,7 +8,8 @@ also carries two libraries that take them on any processor (docs/speed.md has th
 * FBGEMM, with weights in float16 or int8. It needs no preparation, but changes numbers.
 
 fairseq's commands call ``make_generation_fast_`` on every module of a model that will only generate; a layer multiplies
-as it did before until then. The environment variable ``REALFORMER_CPU_LINEAR`` chooses:
+as it did before until then. ``--model-overrides "{'cpu_linear': 'int8'}"`` chooses for one command (a keyword argument for
+``from_pretrained``), the environment variable ``REALFORMER_CPU_LINEAR`` for all where that isn't given:
 
 =========  ============================================================================================
 auto       oneDNN where the processor has AVX-512 and is not Intel's, else torch (default)
@@ -29,23 +30,28 @@ import torch.nn.functional as F
 
 from .errors import RealFormerError
 
+SETTING = "cpu_linear"
 VARIABLE = "REALFORMER_CPU_LINEAR"
 CHOICES = ("auto", "torch", "onednn", "float16", "int8")
 
 
-def chosen():
+def chosen(setting=None):
     """The library that this process generates with on a CPU: "torch", "onednn", "float16" or "int8".
 
+    Args:
+        setting (str): the model's ``cpu_linear``; None leaves it to the environment variable
+
     Raises:
-        RealFormerError: the environment variable has an unknown value, or asks for what this torch cannot do
+        RealFormerError: an unknown value, or one that asks for what this torch or processor cannot do
     """
-    name = os.environ.get(VARIABLE) or "auto"
+    name = setting or os.environ.get(VARIABLE) or "auto"
+    source = f"{SETTING} {name!r} in the model's settings" if setting else f"{VARIABLE}={name}"
     if name not in CHOICES:
-        raise RealFormerError(f"{VARIABLE}={name}: choose one of {', '.join(CHOICES)}")
+        raise RealFormerError(f"{source}: choose one of {', '.join(CHOICES)}")
     if name == "auto":
         return "onednn" if _wide_vectors() and _vendor() not in ("", "GenuineIntel") and _works("onednn") else "torch"
     if name != "torch" and not _works(name):
-        raise RealFormerError(f"{VARIABLE}={name}: this torch or processor has no such product; unset the variable")
+        raise RealFormerError(f"{source}: this torch or processor has no such product; leave it out")
     return name
 
 
@@ -174,6 +180,7 @@ class Linear(nn.Linear):
     """
 
     packed = None
+    choice = None  # the model's cpu_linear
 
     def forward(self, x):
         if self.packed is not None and self.packed.suits(x):
@@ -182,7 +189,7 @@ class Linear(nn.Linear):
 
     def make_generation_fast_(self, **kwargs):
         """fairseq calls this when the model will only generate."""
-        name = chosen()
+        name = chosen(self.choice)
         self.packed = Packed([self], name) if name != "torch" else None
 
     def __getstate__(self):
@@ -199,7 +206,7 @@ def fuse(*layers):
         return None
     if len({(layer.in_features, layer.bias is None) for layer in layers}) > 1:
         return None
-    return Packed(list(layers), chosen())
+    return Packed(list(layers), chosen(layers[0].choice))
 
 
 def replace_linear_layers(module):
@@ -216,3 +223,15 @@ def replace_linear_layers(module):
                 fast.weight, fast.bias = child.weight, child.bias
                 fast.train(child.training)
                 setattr(parent, name, fast)
+
+
+def choose(module, setting):
+    """Have every :class:`Linear` inside ``module`` generate with ``setting``, one of :data:`CHOICES`.
+
+    Raises:
+        RealFormerError: as :func:`chosen`
+    """
+    chosen(setting)
+    for layer in module.modules():
+        if isinstance(layer, Linear):
+            layer.choice = setting

@@ -19,7 +19,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from . import admin, attention, decoding
 from .errors import RealFormerError
 from .layers import RealFormerDecoderLayer, RealFormerEncoderLayer, keep_dropout_names
-from .linear import replace_linear_layers
+from .linear import SETTING, choose, replace_linear_layers
 from .stack import DecoderScores, EncoderScores, ResidualStack
 
 logger = logging.getLogger(__name__)
@@ -204,6 +204,8 @@ class RealFormerModel(TransformerModel):
             model = super().build_model(args, task)
             if not args.quant_noise_scalar:
                 replace_linear_layers(model)
+            if getattr(args, SETTING, None):  # not a flag of training: --model-overrides sets it
+                choose(model, getattr(args, SETTING))
             return model
         finally:
             del args.admin_omega  # derived, not a setting: keep it out of the checkpoint

@@ -88,6 +88,22 @@ def test_an_unknown_library_is_one_clear_line(monkeypatch):
         ready(build(admin_init="none"))
 
 
+def test_a_model_setting_comes_before_the_variable(monkeypatch):
+    """Also in the fused projections; a model without the setting follows the variable; a wrong name is one clear line."""
+    if not fast._works("int8"):
+        pytest.skip("this torch has no int8 product")
+    monkeypatch.setenv(fast.VARIABLE, "torch")
+    model, other = (ready(build(admin_init="none", **flags)) for flags in ({"cpu_linear": "int8"}, {}))
+    attention = model.decoder.layers[1].self_attn
+    assert model.encoder.layers[0].fc1.packed.name == "int8" and other.encoder.layers[0].fc1.packed is None
+    assert fast.fuse(attention.q_proj, attention.k_proj, attention.v_proj).name == "int8"
+    monkeypatch.setenv(fast.VARIABLE, "int8")
+    assert ready(build(admin_init="none")).encoder.layers[0].fc1.packed.name == "int8"
+    assert ready(build(admin_init="none", cpu_linear="torch")).encoder.layers[0].fc1.packed is None
+    with pytest.raises(RealFormerError, match="cpu_linear 'fp8' in the model's settings: choose one of auto, torch"):
+        build(admin_init="none", cpu_linear="fp8")
+
+
 def test_auto_leaves_intel_and_narrow_processors_alone(monkeypatch):
     monkeypatch.delenv(fast.VARIABLE, raising=False)
     monkeypatch.setattr(fast, "_works", lambda name: True)

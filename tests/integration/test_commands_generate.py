@@ -8,6 +8,7 @@ import torch
 from stock_commands import bleu, forked, hypotheses, numbered, omega_lines, unchanged
 
 import realformer_nmt  # noqa: F401  lets the safe loader read fairseq's checkpoints
+from realformer_nmt import linear
 
 PAIRS = 24
 
@@ -205,3 +206,18 @@ def test_results_path_and_overrides(generate, plain, tmp_path):
     # pruning, made for LayerDrop: omegas go with their layers; fairseq wants both sides named
     keep = "{'encoder_layers_to_keep': '0,1', 'decoder_layers_to_keep': '1'}"
     generate("--beam", 2, "--max-len-b", 10, "--model-overrides", keep)
+
+
+def test_the_linear_layers_library_is_a_setting(generate, plain, corpus_databin, model_path):
+    """--model-overrides chooses it for one command; a wrong name is one line."""
+    if not linear._works("int8"):
+        pytest.skip("this torch has no int8 product")
+    exact = generate("--beam", 5, "--model-overrides", "{'cpu_linear': 'torch'}")
+    assert_same_translations(exact, plain)
+    rounded = generate("--beam", 5, "--model-overrides", "{'cpu_linear': 'int8'}")
+    pairs = [(found[0], hypotheses(exact)[number][0]) for number, found in hypotheses(rounded).items()]
+    assert max(abs(score - other) for (score, _), (other, _) in pairs) > 0
+    same = [(score, other) for (score, text), (other, text_of_torch) in pairs if text == text_of_torch]
+    assert len(same) >= PAIRS - 4 and all(score == pytest.approx(other, abs=0.1) for score, other in same)
+    done = forked("generate", corpus_databin, "--path", model_path, "--model-overrides", "{'cpu_linear': 'fp8'}", ok=False)
+    assert done.rc and "cpu_linear 'fp8' in the model's settings: choose one of auto, torch" in done.last_line()
