@@ -51,6 +51,38 @@ def find_checkpoints(directory, count, update_based=False, upper_bound=None):
     return [directory / name for _, name in sorted(found, reverse=True)[:count]]
 
 
+# Settings that leave names and shapes of parameters as they are and change what a model computes with them.
+COMPUTING = (
+    "residual_attention", "residual_attention_sites", "encoder_attention_heads", "decoder_attention_heads",
+    "encoder_normalize_before", "decoder_normalize_before", "activation_fn", "no_scale_embedding",
+)  # fmt: skip
+
+
+def computing_settings(checkpoint):
+    """Those of :data:`COMPUTING` that a checkpoint (dict) holds."""
+    cfg = checkpoint.get("cfg")
+    settings = (cfg.get("model") if isinstance(cfg, dict) else None) or checkpoint.get("args")
+    settings = settings if isinstance(settings, dict) else getattr(settings, "__dict__", {})
+    found = {name: settings[name] for name in COMPUTING if name in settings}
+    if isinstance(found.get("residual_attention_sites"), str):
+        found["residual_attention_sites"] = ",".join(sorted(set(found["residual_attention_sites"].split(","))))
+    return found
+
+
+def check_same_settings(first, first_path, settings, path):
+    """Compare two models' :func:`computing_settings`.
+
+    Raises:
+        ToolError: both have a setting, and it differs.
+    """
+    for name in first:
+        if settings.get(name, first[name]) != first[name]:
+            flag = "--" + name.replace("_", "-")
+            raise ToolError(
+                f"{path}: is another model than {first_path}: {flag} was {settings[name]} in its training, not {first[name]}"
+            )
+
+
 def tied_groups(parameters):
     """Map each parameter's name to the first name that shares its very memory (itself where untied)."""
     first_name, owner = {}, {}
@@ -171,7 +203,7 @@ def average_checkpoints(paths, progress=None):
     Raises:
         ToolError, CheckpointError: a file is unreadable, truncated, carries code, or holds another model.
     """
-    average, state = ParameterAverage(), None
+    average, state, first = ParameterAverage(), None, {}
     for index, path in enumerate(paths):
         if progress:
             progress(index, len(paths), path)
@@ -179,8 +211,12 @@ def average_checkpoints(paths, progress=None):
         checkpoint = load_checkpoint(path, mmap=zipfile.is_zipfile(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
             raise ToolError(f"{path}: is not a fairseq checkpoint (it has no 'model' entry)")
+        settings = computing_settings(checkpoint)
+        if state is not None:
+            check_same_settings(first, paths[0], settings, path)
         average.add(checkpoint["model"], path)
         if state is None:
+            first = settings
             state = {key: value for key, value in checkpoint.items() if key not in ("model", "last_optimizer_state")}
             state["last_optimizer_state"] = None
         # Freed before the next is read, so that at most one file is in memory.
@@ -256,6 +292,8 @@ def select_inputs(args):
 def main(argv=None):
     args = get_parser().parse_args(argv)
     paths = select_inputs(args)
+    if not Path(args.output).name or Path(args.output).is_dir():  # said before the work, not after it
+        raise ToolError(f"--output {args.output!r}: is not the name of a file")
     start = time.monotonic()
 
     def progress(index, total, path):

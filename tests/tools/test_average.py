@@ -133,6 +133,47 @@ def test_another_model_is_refused_by_name(tmp_path, change, words):
     assert "bad.pt" in str(error.value) and words in str(error.value)
 
 
+@pytest.mark.parametrize("where", ["cfg", "args"])
+@pytest.mark.parametrize(
+    "setting, one, other",
+    [
+        ("residual_attention", "sum", "mean"),
+        ("residual_attention_sites", "encoder,decoder,cross", "encoder"),
+        ("encoder_attention_heads", 4, 8),
+        ("activation_fn", "relu", "gelu"),
+    ],
+)
+def test_a_model_that_computes_otherwise_is_refused_by_name(tmp_path, where, setting, one, other):
+    """Equal names and shapes do not make two files one model."""
+
+    def file(name, value):
+        settings = argparse.Namespace(arch="realformer_tiny", **{setting: value})
+        entry = {"cfg": {"model": settings}, "args": None} if where == "cfg" else {"args": settings}
+        return write(tmp_path / name, {"w": torch.ones(3, 2)}, **entry)
+
+    good, bad = file("good.pt", one), file("bad.pt", other)
+    with pytest.raises(ToolError) as error:
+        average_checkpoints([good, bad])
+    assert "bad.pt" in str(error.value) and f"--{setting.replace('_', '-')} was {other}" in str(error.value)
+    average_checkpoints([good, file("same.pt", one), write(tmp_path / "without.pt", {"w": torch.ones(3, 2)})])
+
+
+def test_the_order_of_sites_does_not_matter(tmp_path):
+    files = [
+        write(tmp_path / name, {"w": torch.ones(3, 2)}, args=argparse.Namespace(residual_attention_sites=sites))
+        for name, sites in (("a.pt", "encoder,cross"), ("b.pt", "cross,encoder"))
+    ]
+    average_checkpoints(files)
+
+
+@pytest.mark.parametrize("output", ["", ".", "folder"])
+def test_an_output_that_is_no_file_is_refused_before_the_work(tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ToolError, match="--output '.*': is not the name of a file"):
+        main(["--inputs", str(write(tmp_path / "good.pt", {"w": torch.ones(3)})), "--output", output])
+
+
 class Bomb:
     """Unpickling this creates a file: what the safe loader must prevent."""
 
