@@ -9,8 +9,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # One of fairseq's dependencies is behind torch; nothing that a user can act on.
 warnings.filterwarnings("ignore", category=FutureWarning, module="fairscale")
 
-from realformer_nmt.tools.analyse import main  # noqa: E402
-from realformer_nmt.tools.files import run_main  # noqa: E402
+try:
+    from realformer_nmt.tools.analyse import main
+    from realformer_nmt.tools.files import run_main
+except ModuleNotFoundError as error:
+    sys.exit(f"analyse_attention.py: error: {error} in {sys.executable}; run scripts/setup.sh and use .venv/bin/python")
 
 if __name__ == "__main__":
     run_main(main)

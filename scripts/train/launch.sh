@@ -13,12 +13,6 @@ fi
 corpus=$1
 shift
 
-find_python
-if ! "$PYTHON" -c 'import fairseq' 2>/dev/null; then
-    echo "train: error: $PYTHON has no fairseq; run scripts/setup.sh first" >&2
-    exit 2
-fi
-
 # fairseq and fairscale name features that newer torch releases will drop; nothing a user could act on
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore::FutureWarning,ignore::DeprecationWarning}
 run_module realformer_nmt.launch --corpus "$corpus" "$@"

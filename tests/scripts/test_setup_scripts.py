@@ -169,6 +169,15 @@ def test_scripts_that_need_the_environment_say_so(tmp_path):
     assert "run scripts/setup.sh first" in error
 
 
+@pytest.mark.parametrize("script", ["compare.sh", "evaluate.sh", "train_wmt14_en_fr.sh", "analyse_attention.py",
+                                    "plot_training.py", "average_checkpoints.py"])
+def test_a_python_without_the_requirements_is_one_line(tmp_path, script):
+    bare = program(tmp_path / "bare", 'exec "%s" -S -E "$@"\n' % sys.executable)  # -S: without site-packages
+    command = [bare, SCRIPTS / script] if script.endswith(".py") else [SCRIPTS / script]
+    error = one_line(run(*command, "--help", PYTHON=bare))
+    assert "run scripts/setup.sh" in error and ("fairseq" in error or "No module named" in error)
+
+
 # --- quickstart.sh ----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("arguments, message", [
