@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import os
 import sys
+import tempfile
 from typing import List, Optional, Tuple
 
 from . import LaunchError
@@ -23,7 +24,7 @@ from .databin import check_databin
 from .devices import PRECISIONS, bf16_supported, choose_devices, cuda_names, precision_flags
 from .disk import check_disk, transformer_parameters
 from .recipes import RECIPES, get_recipe
-from .resume import LAST, prepare_resume
+from .resume import LAST, check_restore_file, prepare_resume
 
 
 def build_parser(corpus: Optional[str] = None) -> argparse.ArgumentParser:
@@ -61,6 +62,7 @@ class Report:
     def __init__(self, dry_run: bool):
         self.dry_run = dry_run
         self.problems: List[str] = []
+        self.resumes_last = True  # from checkpoint_last.pt, not from a --restore-file of the user's
 
     def line(self, name: str, text) -> None:
         print(f"{name:>12}: {text}", file=sys.stderr)
@@ -99,7 +101,11 @@ def plan(options, extra: List[str]) -> Tuple[List[str], List[str], Report]:
     bf16_ok = bf16_supported() if devices.kind == "cuda" and devices.names else True
     flags, more = precision_flags(precision, devices, bf16_ok)
     notes += more
-    batch = accumulate(devices.world_size, options.max_tokens or recipe.max_tokens, options.global_batch or recipe.global_batch)
+    batch = accumulate(
+        devices.world_size,
+        recipe.max_tokens if options.max_tokens is None else options.max_tokens,
+        recipe.global_batch if options.global_batch is None else options.global_batch,
+    )
     if abs(batch.deviation) > 0.05:
         notes.append("the batch is more than 5 % off the published one; see --max-tokens and --global-batch")
 
@@ -151,10 +157,13 @@ def plan(options, extra: List[str]) -> Tuple[List[str], List[str], Report]:
         else:
             epochs = parsed.max_epoch or average_last
         report.check("disk", check_disk, options.save_dir, parameters, parsed.fp16 or parsed.bf16, epochs, max(0, parsed.keep_interval_updates))
-    if parsed.restore_file == LAST and (options.node_rank or 0) == 0:
+    report.resumes_last = parsed.restore_file == LAST
+    if report.resumes_last and (options.node_rank or 0) == 0:
         resumed = report.check("resume", lambda: _Resume(prepare_resume(options.save_dir, plan_only=True)))
         if resumed is not None and resumed.found.notes:
             notes += resumed.found.notes
+    elif not report.resumes_last:
+        report.check("resume", check_restore_file, parsed.restore_file, options.save_dir)
     for note in notes:
         report.line("note", note)
     command = worker_command(final, devices, options.node_rank, options.rdzv_endpoint, options.rdzv_id)
@@ -199,6 +208,29 @@ def refuse_bad_pruning(parsed, keep: int, average_last: int) -> None:
     if 0 < parsed.keep_last_epochs and (keep < 0 or parsed.keep_last_epochs < keep):
         wanted = "-1 (all)" if keep < 0 else str(keep)
         raise LaunchError(f"--keep-last-epochs {parsed.keep_last_epochs}: averaging needs {wanted}; raise it, or lower --average-last")
+    written = parsed.max_epoch // max(1, parsed.save_interval)
+    if parsed.save_interval > 1 and written < average_last <= parsed.max_epoch:
+        raise LaunchError(
+            f"--save-interval {parsed.save_interval}: {parsed.max_epoch} epochs write {written} checkpoints, averaging needs {average_last};"
+            " lower it, or lower --average-last"
+        )
+
+
+def make_save_dir(save_dir: str) -> None:
+    """Create *save_dir* with its folder for logs.
+
+    Raises:
+        LaunchError: it cannot be created, or not be written to.
+    """
+    logs = os.path.join(save_dir, "logs")
+    try:
+        os.makedirs(logs, exist_ok=True)
+        # what is written later is checkpoints: better to know now than hours into the first epoch
+        for folder in (save_dir, logs):
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        raise LaunchError(f"--save-dir {save_dir}: cannot be written to ({error.strerror or error}); choose another") from error
 
 
 def launch(options, extra: List[str]) -> int:
@@ -217,11 +249,11 @@ def launch(options, extra: List[str]) -> int:
     from .lock import lock_save_dir
     from .supervise import supervise
 
-    os.makedirs(os.path.join(options.save_dir, "logs"), exist_ok=True)
+    make_save_dir(options.save_dir)
     lock_fd = None
     if (options.node_rank or 0) == 0:
         lock_fd = lock_save_dir(options.save_dir)
-        if "--restore-file" not in " ".join(extra):
+        if report.resumes_last:
             for note in prepare_resume(options.save_dir).notes:
                 report.line("resume", note)
     log_path = os.path.join(options.save_dir, "logs", f"train{options.node_rank or ''}.log")

@@ -58,6 +58,31 @@ def candidates(save_dir: str) -> List[str]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def check_restore_file(path: str, save_dir: str) -> str:
+    """What a ``--restore-file`` of the user's will do, in words.
+
+    fairseq takes a file that is not there for a fresh start, without a word.  And it takes the file at every start: a job
+    that is stopped and started again would go back to it each time.
+
+    Raises:
+        LaunchError: *path* is missing or damaged, or *save_dir* has a checkpoint_last.pt that would be left behind.
+    """
+    if not os.path.isfile(path):
+        raise LaunchError(f"--restore-file {path} is not there; fairseq would start again from update 0")
+    with open(path, "rb") as file:
+        start = file.read(2)
+    # torch before 1.6 wrote another format, which has no checksums to check
+    if start in (b"", b"PK") and not is_whole(path):
+        raise LaunchError(f"--restore-file {path} is damaged (cut short, or its checksums do not match)")
+    last = os.path.join(save_dir, LAST)
+    if os.path.exists(last):
+        raise LaunchError(
+            f"--restore-file {path} would go back behind {last}: leave it out to go on from there,"
+            " or choose another --save-dir (to go back, move the newer checkpoints away)"
+        )
+    return f"from {path}"
+
+
 def prepare_resume(save_dir: str, plan_only: bool = False) -> Found:
     """Make sure that ``checkpoint_last.pt`` in *save_dir* is whole, or replace it by the newest checkpoint that is.
 

@@ -92,6 +92,11 @@ def test_users_flags_win(launch):
         (["--devices", "2", "--ddp-backend", "c10d"], "needs CUDA devices in fairseq"),
         (["--ddp-backend", "fully_sharded"], "CUDA devices only"),
         (["--data-bin", "/nonexistent"], "data-bin /nonexistent is not a folder"),
+        (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
+        (["--global-batch", "0"], "--global-batch must be at least 1, got 0"),
+        (["--average-last", "0"], "--average-last must be at least 1, got 0"),
+        (["--save-interval", "10"], "--save-interval 10: 50 epochs write 5 checkpoints, averaging needs 10"),
+        (["--restore-file", "/nonexistent.pt"], "--restore-file /nonexistent.pt is not there; fairseq would start again"),
     ],
 )
 def test_refused_in_one_line_before_anything_is_written(launch, tmp_path, flags, message):
@@ -143,3 +148,12 @@ def test_parameter_estimate_equals_the_model(flags):
     ARCH_CONFIG_REGISTRY["realformer_tiny"](args)
     exact = sum(p.numel() for p in build("realformer_tiny", words=40, **flags).parameters())
     assert transformer_parameters(args, 44, 44) == pytest.approx(exact, rel=0.01)
+
+
+@pytest.mark.parametrize("below", ["", "deeper/"])
+def test_save_dir_that_cannot_be_made_or_written(launch, tmp_path, below):
+    (tmp_path / "file").write_text("")
+    where = f"{tmp_path}/file/{below}s"
+    status, out = launch("--cpu", "--save-dir", where)
+    last = out.err.strip().splitlines()[-1]
+    assert status == 2 and last.startswith(f"train: error: --save-dir {where}: cannot be written to (Not a directory)")

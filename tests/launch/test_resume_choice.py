@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from realformer_nmt.launch import LaunchError
-from realformer_nmt.launch.resume import candidates, is_whole, prepare_resume
+from realformer_nmt.launch.resume import candidates, check_restore_file, is_whole, prepare_resume
 
 
 def save(path, value, age):
@@ -110,3 +110,19 @@ def test_candidates_are_newest_first_and_exclude_averages(save_dir):
     save(save_dir / "averaged.pt", 9, 1)
     save(save_dir / "crash.pt", 9, 1)
     assert [os.path.basename(p) for p in candidates(str(save_dir))] == ["checkpoint2.pt", "checkpoint_2_150.pt", "checkpoint1.pt"]
+
+
+def test_a_restore_file_never_leads_back_to_the_start(save_dir, tmp_path):
+    new, given = str(tmp_path / "new"), save_dir / "checkpoint1.pt"
+    assert check_restore_file(str(given), new) == f"from {given}"
+    with pytest.raises(LaunchError, match="would go back behind .*checkpoint_last.pt: leave it out"):
+        check_restore_file(str(given), str(save_dir))
+    for keep in (700, 0):
+        truncate(given, keep)
+        with pytest.raises(LaunchError, match="checkpoint1.pt is damaged"):
+            check_restore_file(str(given), new)
+    with pytest.raises(LaunchError, match="none.pt is not there; fairseq would start again"):
+        check_restore_file(str(tmp_path / "none.pt"), new)
+    old = tmp_path / "old.pt"
+    torch.save({"n": 1}, old, _use_new_zipfile_serialization=False)
+    assert check_restore_file(str(old), new) == f"from {old}"
