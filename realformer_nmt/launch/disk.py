@@ -56,7 +56,8 @@ class Needed:
 
 
 def gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+    """*size* bytes in GB; in MB where those would read 0.0."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def check_disk(save_dir: str, parameters: int, half: bool, keep_epochs: int, keep_updates: int) -> Needed:

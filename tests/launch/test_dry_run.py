@@ -109,7 +109,7 @@ def test_refused_in_one_line_before_anything_is_written(launch, tmp_path, flags,
 def test_too_little_disk_stops_early(launch, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=10**6))
     status, out = launch("--cpu")
-    assert status == 2 and "0.0 GB free, but the checkpoints kept need" in out.err
+    assert status == 2 and "1.0 MB free, but the checkpoints kept need" in out.err
     status, out = launch("--cpu", "--dry-run")
     assert status == 0 and "WOULD STOP" in out.err and "1 problem(s)" in out.err
 
