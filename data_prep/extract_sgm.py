@@ -10,7 +10,6 @@ import re
 from data_prep.progress import Progress
 
 _SEG = re.compile(r'<seg id="[0-9]*">\s*')
-_END = re.compile(r"\s*</seg>\s*")
 _TAG_LINES = ("<url>", "<talkid>", "<keywords>")
 _TAGS = re.compile(r"</?(?:title|description)>")
 
@@ -19,7 +18,15 @@ def segments(lines):
     """Yields the text of each ``<seg id=...>`` line of `lines`."""
     for line in lines:
         if "<seg id" in line:
-            yield _END.sub("", _SEG.sub("", line)).strip("\n").replace("\u2019", "'")
+            yield _without_end(_SEG.sub("", line)).strip("\n").replace("\u2019", "'")
+
+
+def _without_end(line):
+    r"""`line` without ``\s*</seg>\s*``; as a regular expression it would be slow on a long run of spaces."""
+    parts = line.split("</seg>")
+    for place in range(1, len(parts)):
+        parts[place - 1], parts[place] = parts[place - 1].rstrip(), parts[place].lstrip()
+    return "".join(parts)
 
 
 def tagged_lines(lines):

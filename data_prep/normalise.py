@@ -16,7 +16,11 @@ _DIGIT_PERCENT = re.compile(r" %(?<=[0-9] %)")
 _LETTER_QUOTE = [re.compile("([a-zA-Z])%s([a-zA-Z])" % quote) for quote in "\u2018\u2019"]
 _ENGLISH_COMMA = re.compile(r'"([,.]+)')
 # Perl's (\.+)"(\s*[^<]) sees the line's own end as one more character that is not "<".
-_OTHER_PERIOD = re.compile(r'(\.+)"([ \t\f\v]*[^< \t\f\v\n]|[ \t\f\v]+|(?=\n))')
+_AFTER_QUOTE = r'"([ \t\f\v]*[^< \t\f\v\n]|[ \t\f\v]+|(?=\n))'
+_OTHER_PERIOD = re.compile(r"(\.+)" + _AFTER_QUOTE)
+# The same, but a run of periods without a quote is passed over as a whole: else a search starts at each of them.
+_OTHER_PERIODS = re.compile(r"(\.+)(?:%s)?" % _AFTER_QUOTE)
+_LONG_RUN = "." * 64
 _DIGIT_SPACE = re.compile("([0-9])%s([0-9])" % NBSP)
 _BEFORE_LANGUAGE = [
     # Order matters: it is the script's.
@@ -36,6 +40,10 @@ def squeeze_spaces(text):
     while "  " in text:
         text = text.replace("  ", " ")
     return text
+
+
+def _quote_first(match):
+    return match.group() if match.group(2) is None else '"' + match.group(1) + match.group(2)
 
 
 def normalise_punctuation(text, lang):
@@ -66,7 +74,11 @@ def normalise_punctuation(text, lang):
         if lang == "en":
             text = _ENGLISH_COMMA.sub(r'\1"', text)
         elif lang not in ("cs", "cz"):
-            text = _OTHER_PERIOD.sub(r'"\1\2', text.replace(',"', '",'))
+            text = text.replace(',"', '",')
+            if _LONG_RUN in text:
+                text = _OTHER_PERIODS.sub(_quote_first, text)
+            else:
+                text = _OTHER_PERIOD.sub(r'"\1\2', text)
     if NBSP in text:
         mark = "," if lang in ("de", "es", "cz", "cs", "fr") else "."
         text = _DIGIT_SPACE.sub(r"\1%s\2" % mark, text)

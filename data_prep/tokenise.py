@@ -19,11 +19,21 @@ from data_prep.normalise import squeeze_spaces
 _KEPT = frozenset(".'`,-")
 _NUMERIC_ONLY = re.compile(r"(.*)\s+#NUMERIC_ONLY#")
 _DOTS = re.compile(r"\.\.+(\n?)")
+# The script replaces one DOT a round, which takes minutes for a line that is one long row of periods.
+_DOT_WORDS = re.compile("(?<!DOT)(?:DOT)+MULTI")
 _CLOSE_APOSTROPHES = re.compile(r"'.?'")
 _ESCAPES = [("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"), ('"', "&quot;"),
             ("[", "&#91;"), ("]", "&#93;")]
 _SPLIT_LEFT = ("fr", "it", "ga")
 _NO_SPLIT = ("so",)
+_OWN_RULES = ("fi", "sv", "ca", "tdt")
+
+
+def check_language(lang):
+    """Raises ValueError for a language whose rules in Moses are not here."""
+    if lang in _OWN_RULES:
+        raise ValueError("language %s: Moses has rules for it that are not available here; tokenise the text "
+                         "yourself" % lang)
 
 
 def nonbreaking_prefixes(lang):
@@ -54,9 +64,7 @@ class Tokeniser:
     """
 
     def __init__(self, lang, aggressive=True):
-        if lang in ("fi", "sv", "ca", "tdt"):
-            raise ValueError("language %s: Moses has rules for it that are not available here; tokenise the text "
-                             "yourself" % lang)
+        check_language(lang)
         self.lang = lang
         self.aggressive = aggressive
         self.prefixes = nonbreaking_prefixes(lang)
@@ -113,9 +121,8 @@ class Tokeniser:
         text = self._final_periods(text)
         text = _strip_lines(squeeze_spaces(text))
         text = text.replace(".'\n", " . ' \n")
-        while "DOTDOTMULTI" in text:
-            text = text.replace("DOTDOTMULTI", "DOTMULTI.")
-        text = text.replace("DOTMULTI", ".")
+        if "DOTMULTI" in text:
+            text = _DOT_WORDS.sub(lambda match: "." * (len(match.group()) // 3 - 1), text)
         for char, entity in _ESCAPES:
             text = text.replace(char, entity)
         return text

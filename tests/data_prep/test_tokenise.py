@@ -101,3 +101,24 @@ def test_refuses_what_it_cannot_do():
         Tokeniser("fi")
     with pytest.raises(ValueError, match="line end"):
         tokeniser("en")("no end")
+
+
+@pytest.mark.parametrize("lang", ["en", "fr"])
+def test_long_runs(lang):
+    """Rows of periods, as tables of contents have them, with and without a quotation mark."""
+    rng = random.Random(8)
+    pieces = ["." * 70, ".", ".", '"', '"', "<", " ", "a", "\t", "DOT"]
+    lines = ["".join(rng.choice(pieces) for _ in range(rng.randint(1, 15))) for _ in range(3000)]
+    known = reference.prefixes(lang)
+    printing = [reference.remove_non_printing(reference.normalise(line, lang)) for line in lines]
+    expected = [reference.tokenise(line, lang, True, known) for line in printing]
+    assert process_text("".join(line + "\n" for line in lines), lang, True, True, False).split("\n")[:-1] == expected
+    # 60,000 periods: went round once a period, over the whole block.
+    row = "." * 60000
+    assert process_text('"b ' + row + "\nb\n", lang, True, True, False) == "&quot; b %s\nb\n" % row
+
+
+def test_languages_without_their_rules():
+    for lang in ("fi", "sv", "ca", "tdt"):
+        with pytest.raises(ValueError, match="tokenise the text yourself"):
+            Tokeniser(lang)
