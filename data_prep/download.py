@@ -154,6 +154,9 @@ def _fetch_part(archive, part, environ):
         try:
             _stream(url, part, archive.name)
             return
+        except (http.client.InvalidURL, ValueError) as error:
+            raise DataPrepError("%s: cannot fetch %s (%s); set DATA_PREP_MIRROR to an address, http://..." % (
+                archive.name, url, error)) from None
         except (Broken, urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             code = getattr(error, "code", None)
             reason = "HTTP %d" % code if code else getattr(error, "reason", None) or error
@@ -181,7 +184,9 @@ def _stream(url, part, name):
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing left after `have`, or the file changed: only a new start can tell
+        if error.code == 416:
+            if error.headers.get("Content-Range", "").replace(" ", "") == "bytes*/%d" % have:
+                return  # the part was whole already: a run was killed before it was renamed
             remove(part)
             raise Broken("the server has no more than the part here") from None
         raise
@@ -203,7 +208,10 @@ def _stream(url, part, name):
         with open(part, "r+b" if have else "wb") as out:
             out.seek(have)
             while True:
-                data = response.read(_BLOCK)
+                try:
+                    data = response.read(_BLOCK)
+                except OSError as error:  # of the network, not of the disk: timed out, no route, broken TLS
+                    raise Broken("the connection failed at byte %d (%s)" % (have, error)) from None
                 if not data:
                     break
                 out.write(data)

@@ -131,7 +131,10 @@ class Server:
                 status = 416
         self.log.append((name, wanted, status))
         if status == 416:
-            request.send_error(416)
+            request.send_response(416)
+            request.send_header("Content-Range", "bytes */%d" % len(data))
+            request.send_header("Content-Length", "0")
+            request.end_headers()
             return
         request.send_response(status)
         if not self.no_validator:

@@ -1,7 +1,11 @@
 """Fetching: resumed, checked, fetched again, never half used."""
+import errno
 import gzip
 import hashlib
+import http.client
 import os
+import socket
+import ssl
 
 import pytest
 
@@ -53,6 +57,62 @@ def test_a_part_left_by_a_killed_run_is_resumed(site, tmp_path):
     path = download.fetch(archive(), str(tmp_path), quick(site))
     assert open(path, "rb").read() == DATA
     assert site.log[-1][1:] == ("bytes=300000-", 206)
+
+
+def test_a_whole_part_is_not_fetched_again(site, tmp_path, monkeypatch):
+    """Killed between the last byte and the rename, while the sum is worked out: what is there is used."""
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "_problem", killed)
+        with pytest.raises(KeyboardInterrupt):
+            download.fetch(archive(), str(tmp_path), quick(site))
+    path = download.fetch(archive(), str(tmp_path), quick(site))
+    assert open(path, "rb").read() == DATA
+    assert site.log[1:] == [("a.tgz", "bytes=%d-" % len(DATA), 416)]
+
+
+def test_a_whole_but_wrong_part_is_fetched_again(site, tmp_path):
+    site.cut["a.tgz"] = [300000] + [0] * 4
+    with pytest.raises(DataPrepError):
+        download.fetch(archive(), str(tmp_path), quick(site))
+    (tmp_path / "a.tgz.part").write_bytes(b"x" * len(DATA))
+    assert open(download.fetch(archive(), str(tmp_path), quick(site)), "rb").read() == DATA
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.EHOSTUNREACH, "No route to host"), OSError(errno.ENETDOWN, "Network is down"),
+    socket.timeout("timed out"), ssl.SSLError("bad record"), ConnectionResetError("reset"),
+    http.client.IncompleteRead(b"")], ids=lambda error: type(error).__name__)
+def test_a_network_that_fails_midway_is_tried_again(site, tmp_path, monkeypatch, error):
+    read, calls = http.client.HTTPResponse.read, []
+
+    def failing(self, *args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise error
+        return read(self, 300000)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", failing)
+    assert open(download.fetch(archive(), str(tmp_path), quick(site)), "rb").read() == DATA
+    assert [wanted for _, wanted, _ in site.log] == [None, "bytes=300000-"]
+
+
+def test_a_full_disk_is_not_tried_again(site, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(download, "_stream", full)
+    with pytest.raises(OSError, match="No space"):
+        download.fetch(archive(), str(tmp_path), quick(site))
+
+
+@pytest.mark.parametrize("mirror", ["nonsense", "http://127.0.0.1/a b", "nosuch://x"])
+def test_mirror_that_is_no_address(tmp_path, mirror):
+    """Waiting and trying again would not help."""
+    with pytest.raises(DataPrepError, match="DATA_PREP_MIRROR"):
+        download.fetch(archive(), str(tmp_path), {"DATA_PREP_MIRROR": mirror, "DATA_PREP_RETRIES": "0"})
 
 
 def test_without_a_validator_it_starts_again(site, tmp_path):
