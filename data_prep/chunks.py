@@ -2,7 +2,9 @@
 import collections
 import concurrent.futures
 import gzip
+import multiprocessing
 import os
+import sys
 import threading
 import time
 import zlib
@@ -132,7 +134,11 @@ def ordered_map(function, items, workers):
         for item in items:
             yield item, function(item)
         return
-    with concurrent.futures.ProcessPoolExecutor(workers, initializer=_die_with, initargs=(os.getpid(),)) as pool:
+    # Forked on Linux, whatever Python's default (forkserver from 3.14 on): workers share the tables built before, and
+    # have this process as their parent. macOS only takes spawn.
+    context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with,
+                                                initargs=(os.getpid(),)) as pool:
         waiting = collections.deque()
         try:
             for item in items:

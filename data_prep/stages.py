@@ -5,6 +5,7 @@ only then the stamp is: a JSON file with a key (a hash of the stage's inputs, fl
 of the outputs and the counts for the manifest. A run killed anywhere leaves a stage either stamped or to be done
 again from its inputs, and gives the same bytes either way.
 """
+import errno
 import fcntl
 import hashlib
 import json
@@ -61,7 +62,11 @@ class Stages:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    print("%s: this file system has no locks (%s); do not start a second run there"
+                          % (root, error.strerror), file=sys.stderr)
+                    break
                 if not patience:
                     raise DataPrepError("%s: another run is preparing this folder; wait for it or give another "
                                         "--out" % root) from None

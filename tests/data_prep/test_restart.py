@@ -1,4 +1,5 @@
 """A run that dies anywhere, and is started again, leaves the same bytes as one that never died."""
+import errno
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 
 from data_prep import cli, download, progress, stages
 from data_prep.text import process_text
-from prep_support import run_script, tree
+from prep_support import ROOT, run_script, tree
 
 ARGS = ["wmt14_en_fr", "--bpe-merges", "120", "--valid-every", "30", "--keep-raw"]
 STEPS = (("rename", os, "replace"), ("remove", os, "remove"), ("flush", stages, "_flush"),
@@ -183,6 +184,29 @@ def test_two_runs_at_once(tmp_path, monkeypatch, small, capsys):
     del held
 
 
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks(tmp_path, monkeypatch, capsys, code):
+    """Some network file systems have none: that is no other run."""
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(stages.fcntl, "flock", flock)
+    stages.Stages(str(tmp_path / "work"))
+    assert "no locks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_whatever_way_python_starts_processes(tmp_path, method):
+    """Python 3.14 starts workers by a server, whose children have another parent."""
+    script = ("import multiprocessing\nfrom data_prep.chunks import ordered_map\nif __name__ == '__main__':\n"
+              "    multiprocessing.set_start_method('%s')\n"
+              "    print(list(ordered_map(abs, range(-9, 9), 2)))\n" % method)
+    (tmp_path / "script.py").write_text(script)
+    result = subprocess.run([sys.executable, str(tmp_path / "script.py")], env=dict(os.environ, PYTHONPATH=str(ROOT)),
+                            stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert result.stdout == "%s\n" % [(item, abs(item)) for item in range(-9, 9)]
+
+
 def _full_disk(small, out, prepare):
     result = attempt(10 ** 6, out, small, prepare=prepare)
     assert result.returncode == 1, result.stderr
@@ -233,9 +257,13 @@ def test_interrupt_is_one_line(small, tmp_path, monkeypatch, capsys):
 
 
 def test_missing_packages_are_named(tmp_path):
-    """A Python without the requirements gets a line, not a traceback."""
+    """A Python without the requirements gets a line, not a traceback, from the entry point and from the module."""
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\nexec %s -S \"$@\"\n" % sys.executable)
     bare.chmod(0o755)
     result = run_script("prepare", "--help", env=dict(os.environ, PYTHON=str(bare)), check=False)
-    assert result.returncode == 1 and "requirements.txt" in result.stderr and result.stderr.count("\n") == 1
+    assert result.returncode == 1 and "requirements" in result.stderr and result.stderr.count("\n") == 1
+    module = subprocess.run([str(bare), "-m", "data_prep", "prepare", "--help"], cwd=ROOT, stderr=subprocess.PIPE,
+                            text=True, check=False)
+    assert module.returncode == 1 and module.stderr.count("\n") == 1
+    assert "has no package" in module.stderr and "pip install -r requirements.txt" in module.stderr
