@@ -10,6 +10,7 @@ from subword_nmt.apply_bpe import BPE
 
 from data_prep import clean
 from data_prep.chunks import ordered_map, read_blocks, read_pairs, size_of
+from data_prep.errors import DataPrepError
 from data_prep.learn_bpe import learn
 from data_prep.progress import Progress
 
@@ -39,13 +40,16 @@ def count_words(label, paths, output, workers):
 
 
 def learn_codes(label, words, output, merges):
-    """Learns `merges` merges from the output of `count_words`; returns counts."""
+    """Learns `merges` merges from the output of `count_words`; returns counts. DataPrepError where there is none."""
     progress = Progress(label, "merges", merges)
     with open(words, encoding="utf-8", newline="\n") as lines, \
             open(output, "w", encoding="utf-8", newline="\n") as out:
         learnt = learn(_reading(label + ", words", lines, size_of([words])), out, merges,
                        on_merge=lambda: progress.add(1, 1))
     progress.done()
+    if not learnt:  # subword-nmt and fairseq refuse a file without merges
+        raise DataPrepError("no BPE merge can be learnt: no two letters occur next to each other twice in the training "
+                            "text; give more text")
     return {"merges_asked": merges, "merges_learnt": learnt}
 
 

@@ -1,13 +1,14 @@
 """The command behind data_prep/*.sh: ``python -m data_prep CORPUS [flags]``."""
 import argparse
-import errno
 import os
+import re
 import signal
 import sys
 
 from data_prep.corpora import CORPORA, Corpus, Piece
 from data_prep.errors import DataPrepError
-from data_prep.pipeline import Options, Pipeline, plan
+from data_prep.pipeline import FULL, Options, Pipeline, plan
+from data_prep.tokenise import check_language
 
 _DESCRIPTIONS = {
     "wmt14_en_fr": "Prepares WMT'14 English-French (40.8 million pairs) as a fairseq data-bin.",
@@ -21,11 +22,26 @@ _EPILOG = ("Rerun the same command after any interruption: finished stages are k
            "DATA_PREP_RETRIES, DATA_PREP_PAUSE, PYTHON. See docs/data.md.")
 
 
-def _positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+def _at_least(lowest):
+    def convert(text):
+        try:
+            value = int(text)
+        except ValueError:
+            value = lowest - 1
+        if value < lowest:
+            raise argparse.ArgumentTypeError("must be a whole number from %d up, not %r" % (lowest, text))
+        return value
+    return convert
+
+
+_positive = _at_least(1)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message):
+        self.exit(2, "%s: error: %s (see --help)\n" % (self.prog, message))
 
 
 def _cpus():
@@ -35,8 +51,8 @@ def _cpus():
 def parser(name):
     """The argument parser of the entry point `name`; every one has the same flags, some have more."""
     corpus = CORPORA.get(name)
-    result = argparse.ArgumentParser(prog="data_prep/%s.sh" % name, description=_DESCRIPTIONS[name], epilog=_EPILOG,
-                                     allow_abbrev=False)
+    result = _Parser(prog="data_prep/%s.sh" % name, description=_DESCRIPTIONS[name], epilog=_EPILOG,
+                     allow_abbrev=False)
     result.add_argument("--out", metavar="DIR", default=name if corpus else None, required=not corpus,
                         help="output folder: data-bin/, manifest.json, bpe.codes, text/, download/, work/"
                              + (" (default: %(default)s)" if corpus else ""))
@@ -49,7 +65,7 @@ def parser(name):
                              "fairseq-preprocess --thresholdsrc (default: %(default)s, keep all)")
     result.add_argument("--limit", metavar="N", type=_positive,
                         help="only the first N training pairs, for a trial; archives past them are not fetched")
-    result.add_argument("--valid-every", metavar="N", type=_positive, default=corpus.valid_every if corpus else 1333,
+    result.add_argument("--valid-every", metavar="N", type=_at_least(2), default=corpus.valid_every if corpus else 1333,
                         help="every Nth training line is a valid line (default: %(default)s, 0: there is a valid set "
                              "of its own)")
     result.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
@@ -80,6 +96,10 @@ def _find(prefix, lang):
 def _own(args):
     """The Corpus and its local files for prepare.sh."""
     langs, pieces, local = (args.source_lang, args.target_lang), {}, {}
+    for lang in langs:
+        if not re.fullmatch("[A-Za-z0-9_-]+", lang):
+            raise DataPrepError("%r is no language code; give letters, digits, _ and - only, as in PREFIX.en" % lang)
+        check_language(lang)
     if langs[0] == langs[1]:
         raise DataPrepError("--source-lang and --target-lang are both %s; give two languages" % langs[0])
     for split in ("train", "valid", "test"):
@@ -110,10 +130,18 @@ def configure(name, argv):
 
 
 def _explain(error):
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in FULL:
         return "no room left for %s; free some space (or give another --out), then rerun: it goes on from the " \
                "last finished stage" % (error.filename or "the output")
     return "%s: %s" % (error.filename or "error", error.strerror or error)
+
+
+def _show(lines):
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:  # `... | head`: nobody wants the rest, nor Python's own complaint at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def main(argv=None):
@@ -126,8 +154,7 @@ def main(argv=None):
     try:
         corpus, options, dry_run = configure(argv[0], argv[1:])
         if dry_run:
-            print("\n".join(plan(corpus, options)))
-            return 0
+            return _show(plan(corpus, options))
         Pipeline(corpus, options).run()
         return 0
     except DataPrepError as error:

@@ -1,6 +1,7 @@
 """From published archives (or a user's own files) to a data-bin and its manifest."""
 import collections
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,10 @@ from data_prep.dictionary import write_dictionary
 from data_prep.errors import DataPrepError
 from data_prep.stages import CODE_VERSION, Stages, identity, read_json, remove, write_json
 
+#: What a run leaves in its folder, but for download/ and work/.
+RESULTS = ("bpe.codes", "data-bin", "text", "manifest.json")
+#: The errors of a full disk, an exhausted quota and a file size limit.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: What a trial's valid set is made of where the training text is shorter than two times `valid_every`.
 TRIAL_SHARE = 10
 
@@ -117,12 +122,21 @@ class Pipeline:
     def run(self):
         """Prepares everything; raises DataPrepError with a line for the user."""
         out = self.options.out
-        os.makedirs(out, exist_ok=True)
-        stages = Stages(os.path.join(out, "work"))
+        self._check_folder()
+        try:
+            os.makedirs(out, exist_ok=True)
+            stages = Stages(os.path.join(out, "work"))
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            raise DataPrepError("cannot write in the output folder %r (%s: %s); give another --out"
+                                % (out, error.filename, error.strerror)) from None
         key = self._key()
         finished = stages.path("stamps", "finished.json")
         path = os.path.join(out, "manifest.json")
-        if read_json(finished) == [key, self._result_sizes()]:
+        kept = not self.options.keep_raw or all(os.path.isdir(os.path.join(stages.root, name))
+                                                for name in ("tok", "bpe"))
+        if kept and read_json(finished) == [key, self._result_sizes()]:
             print("%s: already prepared (see %s)" % (out, path), file=sys.stderr)
             return path
         remove(finished)
@@ -130,7 +144,8 @@ class Pipeline:
         tokenised = self._tokenise(stages, raw)
         stamps += tokenised.pop("stamps")
         stamps += self._encode(stages, tokenised)
-        outputs = manifest.checksums(out, ["data-bin", "bpe.codes"] + (["text"] if self.corpus.test else []))
+        outputs = manifest.checksums(out, ["data-bin", "bpe.codes"] + (
+            [os.path.join("text", "test." + lang) for lang in self.langs] if self.corpus.test else []))
         manifest.write(path, self.corpus.name, self.flags, self._inputs(), stamps, outputs)
         write_json(finished, [key, self._result_sizes()])
         if not self.options.keep_raw:
@@ -138,6 +153,21 @@ class Pipeline:
                 remove(os.path.join(stages.root, name))
         self._summary(stamps)
         return path
+
+    def _check_folder(self):
+        """Raises DataPrepError where a run would overwrite what is not its own."""
+        out = self.options.out
+        made = read_json(os.path.join(out, "manifest.json"))
+        if not os.path.isdir(os.path.join(out, "work", "stamps")) and not (isinstance(made, dict) and "stages" in made):
+            theirs = [name for name in (*RESULTS, "work") if os.path.lexists(os.path.join(out, name))]
+            if theirs:
+                raise DataPrepError("%s already holds %s that this command did not make; give another --out"
+                                    % (out, ", ".join(theirs)))
+        for files in self.options.local.values():
+            for file in files:
+                inside = os.path.relpath(os.path.realpath(file), os.path.realpath(out)).split(os.sep)[0]
+                if inside in (*RESULTS, "work"):
+                    raise DataPrepError("%s lies where this run writes; copy it elsewhere or give another --out" % file)
 
     def _key(self):
         described = [CODE_VERSION, repr(self.corpus), self.flags, self._inputs(), sorted(self.sums.items())]
@@ -155,7 +185,7 @@ class Pipeline:
 
     def _result_sizes(self):
         found = []
-        for name in ("bpe.codes", "data-bin", "text", "manifest.json"):
+        for name in RESULTS:
             path = os.path.join(self.options.out, name)
             if os.path.isdir(path):
                 found += [[name, entry, os.path.getsize(os.path.join(path, entry))]
@@ -247,6 +277,7 @@ class Pipeline:
                 result["keys"][split].append(stamp["key"])
                 result[split].append(paths)
                 counts = stamp["counts"]
+                self._check_text(split, files, counts)
                 if every:
                     result["valid"].append(picked)
                     result["keys"]["valid"].append(stamp["key"])
@@ -261,6 +292,18 @@ class Pipeline:
                                 "--valid-every" % (self.corpus.name, self.every))
         return result
 
+    @staticmethod
+    def _check_text(split, files, counts):
+        """Raises DataPrepError for text that no rule about bad lines makes usable."""
+        where = "%s text (%s, %s)" % (split, *files)
+        for rule, what in (("invalid_utf8", "invalid UTF-8"), ("nul", "NUL")):
+            if 2 * counts.get(rule, 0) > counts["pairs_in"]:
+                raise DataPrepError("%s: %d of %d pairs hold %s, so this is not UTF-8 text; convert it, e.g. with "
+                                    "iconv -f ISO-8859-1 -t UTF-8 or -f UTF-16 -t UTF-8"
+                                    % (where, counts[rule], counts["pairs_in"], what))
+        if split != "train" and not counts["pairs_out"]:
+            raise DataPrepError("%s has no line; give text with at least one, or leave --%s out" % (where, split))
+
     def _encode(self, stages, tokenised):
         """The stages after tokenisation; returns their stamps."""
         out, workers = self.options.out, self.options.workers
@@ -269,6 +312,8 @@ class Pipeline:
         words_path, codes = stages.path("words.txt"), os.path.join(out, "bpe.codes")
         words = stages.run("words", [], keys["train"], [words_path],
                            lambda temporary: bpe.count_words("count words", files, temporary[0], workers))
+        # From here on results of an earlier run with other flags are replaced: its manifest would not be true of them.
+        remove(os.path.join(out, "manifest.json"))
         learnt = stages.run("learn-bpe", [self.options.bpe_merges], [words["key"]], [codes],
                             lambda temporary: bpe.learn_codes("learn BPE", words_path, temporary[0],
                                                               self.options.bpe_merges))
@@ -287,10 +332,11 @@ class Pipeline:
                 pieces = collections.Counter() if split == "train" else None
                 counts = bpe.encode_files("encode %s" % split, tokenised[split], temporary[:2], codes,
                                           learnt["key"], limits, workers, pieces)
+                if not counts["pairs_out"]:  # fairseq cannot read an empty set
+                    raise DataPrepError("no %s pair is left after cleaning to %d-%d tokens and ratio %s (%d before); "
+                                        "see whether the two sides belong together"
+                                        % (split, *self.corpus.limits, counts["pairs_in"]))
                 if split == "train":
-                    if not counts["pairs_out"]:
-                        raise DataPrepError("no training pair is left after cleaning to %d-%d tokens and ratio %s"
-                                            % self.corpus.limits)
                     counts["pieces"] = sum(pieces.values())
                     counts.update(write_dictionary(pieces, temporary[2], self.options.threshold))
                 return counts

@@ -1,6 +1,8 @@
 """Nothing that a line may hold shifts a pair: every rule, its count, and the pairs around it."""
 import gzip
 import json
+import random
+import re
 
 import pytest
 
@@ -136,6 +138,16 @@ def test_sgm():
     assert list(extract_sgm.segments(lines)) == ["It's  here.", "", "  A &amp; B"]
 
 
+def test_segment_ends_are_as_the_recipe_has_them():
+    rng = random.Random(4)
+    pieces = ["</seg>", " ", "\t", "\xa0", "a", "</seg", "\u2019"]
+    lines = ['<seg id="1">%s\n' % "".join(rng.choice(pieces) for _ in range(rng.randint(0, 12))) for _ in range(2000)]
+    expected = [re.sub(r"\s*</seg>\s*", "", re.sub(r'<seg id="[0-9]*">\s*', "", line)).strip("\n")
+                .replace("\u2019", "'") for line in lines]
+    assert list(extract_sgm.segments(lines)) == expected
+    assert list(extract_sgm.segments(['<seg id="1">a' + " " * 100000 + "b</seg>\n"])) == ["a" + " " * 100000 + "b"]
+
+
 def test_iwslt_tags():
     lines = ["<url>http://x</url>\n", "<talkid>1</talkid>\n", "<title>T</title>\n", "<keywords>a</keywords>\n",
              "<description>D: \u2019</description>\n", " Hi\n"]
@@ -165,6 +177,65 @@ def test_cleaning_and_summary_end_to_end(tmp_path, capsys):
                for lang in ("en", "fr")]
     assert encoded[0] == encoded[1] == ["w%d" % number for number in numbers if number not in (5, 7, 9, 11)]
     assert "invalid_utf8 1" in capsys.readouterr().err
+
+
+WORDS = "".join("the green tree %d\n" % number for number in range(40))
+
+
+def own(tmp_path, **files):
+    """Runs prepare.sh's command on files {split: (source bytes, target bytes)}; (status, output folder)."""
+    out = tmp_path / "out"
+    args = ["prepare", "--source-lang", "en", "--target-lang", "fr", "--out", str(out), "--bpe-merges", "20",
+            "--workers", "1"]
+    for split, sides in files.items():
+        for lang, data in zip(("en", "fr"), sides):
+            (tmp_path / (split + "." + lang)).write_bytes(data)
+        args += ["--" + split, str(tmp_path / split)]
+    return cli.main(args), out
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_text_in_another_encoding_stops_the_run(tmp_path, capsys, split, encoding):
+    """A few bad lines are dropped; most of a corpus is not, in silence."""
+    files = {name: (WORDS.encode(),) * 2 for name in ("train", "valid")}
+    files[split] = (WORDS.encode(), WORDS.replace("green", "gr\xfcn").encode(encoding))
+    if encoding == "utf-16":  # a byte order mark shows on the first line only; its line ends are not bytes of their own
+        files[split] = (WORDS.encode(), files[split][1] + b"\n")
+    status, out = own(tmp_path, **files)
+    last = capsys.readouterr().err.strip().split("\n")[-1]
+    said = "iconv" if encoding == "latin-1" else "iconv|sides do not pair up"
+    assert status == 1 and re.search(said, last) and split in last
+    assert not (out / "data-bin").exists()
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("sides", [(b"", b""), (b"\n\n", b"\n\n"), (b"a\n", b"a b c d\n")])
+def test_sets_that_fairseq_could_not_read(tmp_path, capsys, split, sides):
+    """fairseq-train and -generate crash on a set of no sentence; a test set of empty lines is one it can read."""
+    files = dict({"train": (WORDS.encode(),) * 2, "valid": (WORDS.encode(),) * 2}, **{split: sides})
+    status, out = own(tmp_path, **files)
+    last = capsys.readouterr().err.strip().split("\n")[-1]
+    if split == "test" and sides[0]:
+        assert status == 0 and (out / "data-bin" / "test.en-fr.en.bin").stat().st_size
+    else:
+        assert status == 1 and split in last and ("has no line" in last or "is left after cleaning" in last)
+        assert not (out / "data-bin").exists()
+
+
+@pytest.mark.parametrize("text_", ["a\n", "ab\n", "a\nb\n\xe9\n"])
+def test_text_that_no_merge_can_be_learnt_from(tmp_path, capsys, text_):
+    status, out = own(tmp_path, train=(text_.encode(), b"\n" * text_.count("\n")), valid=(WORDS.encode(),) * 2)
+    assert status == 1 and "no BPE merge" in capsys.readouterr().err.strip().split("\n")[-1]
+    assert not (out / "bpe.codes").exists()
+
+
+def test_one_pair_and_equal_sides(tmp_path):
+    """The least there is: one pair, without a line end, the same on both sides and in every set."""
+    one = (b"a banana and a banana",) * 2
+    status, out = own(tmp_path, train=one, valid=one, test=one)
+    assert status == 0
+    assert (out / "text" / "test.fr").read_bytes() == b"a banana and a banana\n"
 
 
 def test_corpora_tables():

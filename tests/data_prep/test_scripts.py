@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from data_prep import binarise, cli
 from data_prep.corpora import CORPORA
+from data_prep.errors import DataPrepError
 from prep_support import ROOT, SHARED, run_script, sentences, stock_databin, text, tree
 
 SCRIPTS = ["wmt14_en_fr", "wmt14_en_de", "iwslt14_de_en", "multi30k_en_fr", "prepare"]
@@ -119,11 +121,115 @@ def test_real_multi30k_plan():
 @pytest.mark.parametrize("args,said", [
     (["--source-lang", "en", "--target-lang", "fr", "--train", "nowhere/x"], "no file nowhere/x.en"),
     (["--source-lang", "en", "--target-lang", "en", "--train", "x"], "two languages"),
+    (["--source-lang", "en", "--target-lang", "", "--train", "x"], "'' is no language code"),
+    (["--source-lang", "../en", "--target-lang", "fr", "--train", "x"], "'../en' is no language code"),
+    (["--source-lang", "en", "--target-lang", "fi", "--train", "x", "--dry-run"], "language fi"),
 ])
 def test_one_line_for_a_mistake(args, said, tmp_path):
     result = run_script("prepare", *args, "--out", tmp_path / "out", check=False)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1 and said in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("args,said", [
+    (["--limit", "abc"], "--limit: must be a whole number from 1 up, not 'abc'"), (["--limit", "1.5"], "--limit: must"),
+    (["--workers", "0"], "--workers: must"), (["--valid-every", "1"], "--valid-every: must be a whole number from 2 up"),
+    (["--bpe-merges"], "--bpe-merges: expected one argument"), (["--lim", "5"], "--lim"), (["--nosuch"], "--nosuch"),
+])
+def test_one_line_for_wrong_usage(args, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["multi30k_en_fr", *args])
+    shown = capsys.readouterr().err
+    assert stopped.value.code == 2 and shown.count("\n") == 1 and said in shown and "--help" in shown
+
+
+def own_files(tmp_path, *more):
+    """The command line of a small run on own files."""
+    for lang in ("en", "de"):
+        (tmp_path / ("corpus." + lang)).write_bytes(text(lang, 60))
+    return ["prepare", "--source-lang", "de", "--target-lang", "en", "--train", str(tmp_path / "corpus"), "--workers",
+            "1", "--valid-every", "20", "--bpe-merges", "50", *map(str, more)]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "", "/proc/nosuch/out"])
+def test_output_folder_that_cannot_be(tmp_path, capsys, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_bytes(b"mine")
+    assert cli.main(own_files(tmp_path, "--out", place)) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and "give another --out" in shown
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", ["text", "data-bin", "work", "bpe.codes", "manifest.json"])
+def test_what_others_made_is_not_overwritten(tmp_path, capsys, name):
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    (out / name / "test.en").write_bytes(b"mine\n")
+    assert cli.main(own_files(tmp_path, "--out", out)) == 1
+    assert "already holds %s that this command did not make" % name in capsys.readouterr().err
+    assert os.listdir(out) == [name] and tree(out, [name]) == {name + "/test.en": b"mine\n"}
+
+
+@pytest.mark.parametrize("place", ["work/tok", "text", "data-bin"])
+def test_input_where_the_output_goes_is_refused(tmp_path, capsys, place):
+    """The folder would be replaced, or cleared at the end."""
+    args, out = own_files(tmp_path), tmp_path / "out"
+    assert cli.main([*args, "--out", str(out)]) == 0
+    (out / place).mkdir(parents=True, exist_ok=True)
+    for lang in ("en", "de"):
+        (out / place / ("held." + lang)).write_bytes(b"mine\n")
+    assert cli.main([*args, "--out", str(out), "--test", str(out / place / "held")]) == 1
+    assert "lies where this run writes" in capsys.readouterr().err
+    assert (out / place / "held.en").read_bytes() == b"mine\n"
+
+
+def test_keep_raw_asked_for_later(tmp_path, capsys):
+    """A finished run did not keep the text: it is made again, and the results stay the same."""
+    args, out = own_files(tmp_path, "--out", tmp_path / "out"), tmp_path / "out"
+    assert cli.main(args) == 0
+    before = tree(out, ("data-bin", "bpe.codes", "manifest.json"))
+    assert cli.main([*args, "--keep-raw"]) == 0
+    assert (out / "work" / "bpe" / "train.en").stat().st_size and (out / "work" / "tok").is_dir()
+    assert tree(out, ("data-bin", "bpe.codes", "manifest.json")) == before
+    capsys.readouterr()
+    assert cli.main([*args, "--keep-raw"]) == 0 and "already prepared" in capsys.readouterr().err
+
+
+def test_no_manifest_beside_results_that_are_not_of_it(tmp_path, monkeypatch):
+    """Stopped while another run's results replace the first's: the first's manifest must not stay."""
+    args, out = own_files(tmp_path, "--out", tmp_path / "out"), tmp_path / "out"
+    assert cli.main(args) == 0
+    codes = (out / "bpe.codes").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(binarise, "binarise", lambda *_: (_ for _ in ()).throw(DataPrepError("stopped")))
+        assert cli.main([*args[:-4], "--bpe-merges", "30", *args[-2:]]) == 1
+    assert (out / "bpe.codes").read_bytes() != codes and not (out / "manifest.json").exists()
+
+
+def test_another_corpus_in_the_same_folder(tmp_path):
+    """The manifest names this run's files only."""
+    args, out = own_files(tmp_path, "--out", tmp_path / "out"), tmp_path / "out"
+    (tmp_path / "corpus.fr").write_bytes(text("fr", 60))
+    test = ["--test", str(tmp_path / "corpus")]
+    assert cli.main([*args, *test]) == 0
+    other = [{"de": "fr"}.get(arg, arg) for arg in args]
+    assert cli.main([*other, *test]) == 0
+    first = (out / "manifest.json").read_bytes()
+    assert "text/test.de" not in json.loads(first)["outputs"]
+    other[-1] = str(tmp_path / "fresh")
+    assert cli.main([*other, *test]) == 0
+    assert (tmp_path / "fresh" / "manifest.json").read_bytes() == first
+
+
+def test_plan_that_nobody_reads_to_its_end(tmp_path):
+    """``--dry-run | head -1`` must not end in a complaint about the pipe."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "data_prep", "wmt14_en_fr", "--dry-run", "--out", str(tmp_path / "out")]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(write)
+    assert result.stderr == b"" and result.returncode == 0
 
 
 def test_shell_scripts_are_clean():
