@@ -133,7 +133,7 @@ def test_one_line_for_a_mistake(args, said, tmp_path):
 
 @pytest.mark.parametrize("args,said", [
     (["--limit", "abc"], "--limit: must be a whole number from 1 up, not 'abc'"), (["--limit", "1.5"], "--limit: must"),
-    (["--workers", "0"], "--workers: must"), (["--valid-every", "1"], "--valid-every: must be a whole number from 2 up"),
+    (["--workers", "0"], "--workers: must"), (["--valid-every", "1"], "--valid-every: must be a whole number from 2"),
     (["--bpe-merges"], "--bpe-merges: expected one argument"), (["--lim", "5"], "--lim"), (["--nosuch"], "--nosuch"),
 ])
 def test_one_line_for_wrong_usage(args, said, capsys):
