@@ -8,4 +8,4 @@ set -euo pipefail
 
 # One of fairseq's dependencies is behind torch; nothing that a user can act on.
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore::FutureWarning:fairscale.experimental.nn.offload}
-run_module realformer_nmt.tools.compare "$@"
+run_fairseq_module realformer_nmt.tools.compare "$@"

@@ -66,8 +66,7 @@ activate_venv() {
   unset PYTHONHOME
 }
 
-# Sets PYTHON: $PYTHON, else the active environment's, else $VENV's where there is one, else the first on the path. It
-# must have what requirements.txt asks for, of which fairseq comes last.
+# Sets PYTHON: $PYTHON, else the active environment's, else $VENV's where there is one, else the first on the path.
 find_python() {
   if [[ -n ${PYTHON:-} ]]; then
     command -v "$PYTHON" >/dev/null || die "PYTHON=$PYTHON is not a program"
@@ -77,12 +76,18 @@ find_python() {
     PYTHON=$(command -v python3 || command -v python) ||
       die "no Python found; set PYTHON to one with the requirements installed, or run scripts/setup.sh"
   fi
-  "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("fairseq") is None)' >/dev/null 2>&1 ||
-    die "$PYTHON has no fairseq; run scripts/setup.sh, or set PYTHON to one with the requirements installed"
 }
 
 # run_module MODULE ARGUMENTS...: becomes `python -m MODULE ARGUMENTS`, the repository's code first on the path.
 run_module() {
   find_python
   PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "$PYTHON" -m "$@"
+}
+
+# run_fairseq_module MODULE ARGUMENTS...: run_module for what can't even say in Python that fairseq isn't there.
+run_fairseq_module() {
+  find_python
+  "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("fairseq") is None)' >/dev/null 2>&1 ||
+    die "$PYTHON has no fairseq; run scripts/setup.sh, or set PYTHON to one with the requirements installed"
+  run_module "$@"
 }

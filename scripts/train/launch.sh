@@ -15,4 +15,4 @@ shift
 
 # fairseq and fairscale name features that newer torch releases will drop; nothing a user could act on
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore::FutureWarning,ignore::DeprecationWarning}
-run_module realformer_nmt.launch --corpus "$corpus" "$@"
+run_fairseq_module realformer_nmt.launch --corpus "$corpus" "$@"

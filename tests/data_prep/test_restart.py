@@ -262,7 +262,7 @@ def test_missing_packages_are_named(tmp_path):
     bare.write_text("#!/bin/sh\nexec %s -S \"$@\"\n" % sys.executable)
     bare.chmod(0o755)
     result = run_script("prepare", "--help", env=dict(os.environ, PYTHON=str(bare)), check=False)
-    assert result.returncode == 1 and "requirements" in result.stderr and result.stderr.count("\n") == 1
+    assert result.returncode == 1 and "requirements.txt" in result.stderr and result.stderr.count("\n") == 1
     module = subprocess.run([str(bare), "-m", "data_prep", "prepare", "--help"], cwd=ROOT, stderr=subprocess.PIPE,
                             text=True, check=False)
     assert module.returncode == 1 and module.stderr.count("\n") == 1
